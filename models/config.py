@@ -129,8 +129,9 @@ class ModelConfig:
     post_norms: bool = False
     """Gemma: a norm after attention and after the feed-forward as well."""
     qk_norm: bool = False
-    attention_bias: bool = False
-    """Biases on the query, key, value and output projections."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    """Bias on the attention's output projection."""
     attention_scale: float | None = None
     """Multiplier of the attention scores; ``None`` is head_dim ** -0.5."""
     attention_gate: bool = False

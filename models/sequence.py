@@ -117,7 +117,7 @@ def _attention(
     in_params.append(
         ParamSpec("qkv", (hidden, groups, packed, width), (None, "heads", None, None))
     )
-    if config.attention_bias:
+    if config.qkv_bias:
         in_params.append(ParamSpec("qkv_bias", (groups, packed, width), ("heads", None, None)))
     if config.qk_norm:
         in_params += [_norm("q_norm", width), _norm("k_norm", width)]
@@ -125,7 +125,7 @@ def _attention(
     if config.attention_sinks:
         core_params.append(ParamSpec("sinks", (groups, per_group), ("heads", None)))
     out_params = [ParamSpec("o", (groups, per_group, width, hidden), ("heads", None, None, None))]
-    if config.attention_bias and config.model_type == "gpt_oss":
+    if config.output_bias:
         out_params.append(_norm("o_bias", hidden))
     if config.post_norms:
         out_params.append(_norm("post_norm", hidden))
