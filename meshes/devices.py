@@ -201,7 +201,7 @@ def device_spec(name: str, custom: Mapping[str, DeviceSpec] | None = None) -> De
 
 @functools.cache
 def _shipped() -> tuple[dict[str, DeviceSpec], dict[str, str]]:
-    text = importlib.resources.files(__package__).joinpath("devices.json").read_text("utf-8")
+    text = importlib.resources.files("weavejax.meshes").joinpath("devices.json").read_text("utf-8")
     table = json.loads(text)
     devices = {
         name: DeviceSpec.from_dict({"name": name, **fields})
