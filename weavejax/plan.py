@@ -116,9 +116,12 @@ class Template:
                 f"{self.num_operators - 1} ({self.layers} layers of 4 operators), got "
                 f"{list(self.cuts)}"
             )
-        if not 0 <= self.offset < self.num_operators:
+        tail = self.num_operators - max(self.cuts, default=1)
+        if not 0 <= self.offset <= tail:
             raise PlanError(
-                f"offset must lie between 0 and {self.num_operators - 1}, got {self.offset}"
+                f"offset must lie between 0 and {tail}, the length of the last stage (the operators "
+                f"before the first block are its tail), got {self.offset}; start the template at "
+                "an earlier cut instead"
             )
 
     @property
