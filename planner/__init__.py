@@ -1,0 +1,1 @@
+"""Planning: templates, memory, cost, frontiers, exact search and the schedule simulator."""
