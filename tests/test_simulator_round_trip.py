@@ -28,10 +28,10 @@ def random_chain(rng, *, most_stages=130):
     move = np.where(rng.random(count) < rng.choice([0.0, 0.3, 1.0]), 0, move)
     in_turn = rng.random() < 0.5
     owner = np.arange(count) % groups if in_turn else rng.integers(0, groups, count)
-    if rng.random() < 0.2:  # short, not in turn, busy channels: where periods above 1 live
-        count = int(rng.integers(3, 6))
-        compute, move = rng.integers(0, 9, count), rng.integers(0, 9, count)
-        owner = rng.choice([0, 1], count)
+    if rng.random() < 0.1:  # where periods above 1 live: few stages and busy channels
+        owner = ((0, 1, 0, 1), (0, 1, 2, 0, 1))[rng.integers(2)]
+        compute, move = rng.integers(0, 9, len(owner)), rng.integers(0, 9, len(owner))
+        return tuple(map(float, compute)), tuple(map(float, move)), owner, 4
     return (
         tuple(map(float, compute)),
         tuple(map(float, move)),
