@@ -177,7 +177,7 @@ def _qwen3(common: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moe(data: Mapping[str, Any], **rest: Any) -> MoeConfig:
     return MoeConfig(
-        num_experts=data["num_experts"],
+        num_experts=data.get("num_experts") or data["num_local_experts"],
         experts_per_token=data["num_experts_per_tok"],
         intermediate_size=data["moe_intermediate_size"],
         normalize_weights=bool(data.get("norm_topk_prob", False)),

@@ -1,0 +1,167 @@
+"""Softmax attention as three operators: projections, core, output.
+
+Heads come in groups ``g`` that share one key/value head; ``h`` counts query heads of a group.
+Caches are ``[slots, g, positions, d]``. A full layer's cache holds position p at p; a sliding
+layer's is a ring that holds it at p modulo its length.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from weavejax.models.norms import softcap
+from weavejax.models.operator import Operator, Tensors
+from weavejax.models.rope import apply_rope
+from weavejax.models.step import Step
+
+Array = jax.Array
+
+
+class AttentionIn(Operator):
+    """Pre-norm, packed QKV projection, QK-norm and RoPE: ``x`` to ``q k v`` (and ``gate``)."""
+
+    def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
+        config, x = self.config, tensors["x"]
+        weight = self.weight("qkv")
+        hidden, groups, packed, width = weight.shape
+        y = self.norm("norm", x) @ weight.reshape(hidden, -1)
+        y = y.reshape(*x.shape[:2], groups, packed, width)
+        if self.has("qkv_bias"):
+            y = y + self.weight("qkv_bias")
+        queries = (packed - 2) // (2 if config.attention_gate else 1)
+        heads = (*x.shape[:2], groups * queries, width)
+        q = y[..., :queries, :].reshape(heads)
+        k, v = y[..., -2, :], y[..., -1, :]
+        if config.qk_norm:
+            q, k = self.norm("q_norm", q), self.norm("k_norm", k)
+        assert self.spec.layer_kind is not None
+        rope = config.rope_of(self.spec.layer_kind.attention)
+        outputs = {
+            "q": apply_rope(q, step.positions, rope),
+            "k": apply_rope(k, step.positions, rope),
+            "v": v,
+        }
+        if config.attention_gate:
+            outputs["gate"] = y[..., queries:-2, :].reshape(heads)
+        return outputs, state
+
+
+class AttentionCore(Operator):
+    """Append to the cache and attend: ``q k v`` to ``attn``."""
+
+    def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
+        q, k, v = tensors["q"], tensors["k"], tensors["v"]
+        groups = k.shape[2]
+        q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1])
+        ring = self.spec.state[0].length == "window"
+        read = _read_ring if ring and q.shape[1] > 1 else _read_after_write
+        keys, values, mask, state = read(state, k, v, step, ring)
+        sinks = self.weight("sinks") if self.has("sinks") else None
+        attn = _attend(
+            q, keys, values, mask, self.config.scale, self.config.attention_softcap, sinks
+        )
+        return {"attn": attn.reshape(*attn.shape[:2], -1, attn.shape[-1])}, state
+
+
+class AttentionOut(Operator):
+    """Gate, output projection, post-norm and residual: ``attn x`` (and ``gate``) to ``h``."""
+
+    def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
+        attn, weight = tensors["attn"], self.weight("o")
+        if self.config.attention_gate:
+            attn = attn * jax.nn.sigmoid(tensors["gate"])
+        y = attn.reshape(*attn.shape[:2], -1) @ weight.reshape(-1, weight.shape[-1])
+        return {"h": self.residual(y, tensors["x"], step, bias="o_bias")}, state
+
+
+def append_kv(cache: Array, new: Array, step: Step, ring: bool) -> Array:
+    """Write ``new`` ``[b, t, g, d]`` at its positions; inactive tokens are dropped."""
+    length = cache.shape[2]
+    positions = step.positions % length if ring else step.positions
+    kept = step.active
+    if ring and new.shape[1] > length:  # of tokens that share a place only the last survives
+        kept = kept & (step.positions >= step.positions[:, :1] + step.lengths[:, None] - length)
+    positions = jnp.where(kept, positions, length)
+    rows = jnp.arange(new.shape[0]) if step.slots is None else step.slots
+    return cache.at[rows[:, None], :, positions].set(new, mode="drop")
+
+
+def _read_after_write(
+    state: Tensors, k: Array, v: Array, step: Step, ring: bool
+) -> tuple[Array, Array, Array, Tensors]:
+    """Append, then read the cache: full layers, and single tokens of sliding ones."""
+    state = {
+        "k": append_kv(state["k"], k, step, ring),
+        "v": append_kv(state["v"], v, step, ring),
+    }
+    length = state["k"].shape[2]
+    prefix = length if ring else min(step.prefix, length)
+    keys, values = (step.read(state[name][:, :, :prefix]) for name in ("k", "v"))
+    place = jnp.arange(prefix)
+    queries = step.positions[..., None]
+    if ring:  # a single token at p: place j holds the latest position <= p that maps there
+        mask = queries - (queries - place) % length >= 0
+    else:
+        mask = place <= queries
+    return keys, values, mask, state
+
+
+def _read_ring(
+    state: Tensors, k: Array, v: Array, step: Step, ring: bool
+) -> tuple[Array, Array, Array, Tensors]:
+    """Read the ring as it was before the chunk, with the chunk beside it; then append."""
+    length = state["k"].shape[2]
+    keys, values = (
+        jnp.concatenate([step.read(state[name]), new.swapaxes(1, 2)], axis=2)
+        for name, new in (("k", k), ("v", v))
+    )
+    start = step.positions[:, :1]
+    held = start - 1 - (start - 1 - jnp.arange(length)) % length
+    places = jnp.concatenate([held, step.positions], axis=1)[:, None, :]
+    queries = step.positions[..., None]
+    mask = (places >= 0) & (places <= queries) & (places > queries - length)
+    state = {
+        "k": append_kv(state["k"], k, step, ring),
+        "v": append_kv(state["v"], v, step, ring),
+    }
+    return keys, values, mask, state
+
+
+def _attend(
+    q: Array,
+    keys: Array,
+    values: Array,
+    mask: Array,
+    scale: float,
+    cap: float | None,
+    sinks: Array | None,
+) -> Array:
+    """Masked softmax attention in float32.
+
+    Args:
+        q: ``[b, t, g, h, d]``.
+        keys: ``[b, g, p, d]``; ``values`` likewise.
+        mask: ``[b, t, p]``, true where a query may look.
+        scale: multiplier of the scores.
+        cap: soft cap of the scores.
+        sinks: ``[g, h]`` logits that take part in the softmax and hold no value.
+
+    Returns:
+        ``[b, t, g, h, d]`` in the dtype of ``q``.
+    """
+    scores = jnp.einsum("btghd,bgpd->bgthp", q, keys, preferred_element_type=jnp.float32)
+    scores = softcap(scores * scale, cap)
+    scores = jnp.where(mask[:, None, :, None, :], scores, -jnp.inf)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    if sinks is not None:
+        logit = sinks.astype(jnp.float32)[None, :, None, :, None]
+        top = jnp.maximum(top, logit)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)  # rows that see nothing: idle slots
+    weights = jnp.exp(scores - top)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(logit - top)
+    weights = (weights / jnp.maximum(total, 1e-30)).astype(values.dtype)
+    out = jnp.einsum("bgthp,bgpd->btghd", weights, values, preferred_element_type=jnp.float32)
+    return out.astype(q.dtype)
