@@ -1,0 +1,97 @@
+"""A recipe: which checkpoint tensors make one parameter, and how they fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weavejax.models.config import ModelConfig
+
+Read = Callable[..., np.ndarray]
+"""``read(position, index=None)``: tensor ``position`` of a recipe, or one entry of its axis 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One parameter: the tensors it is made of and how they fill it."""
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    """Hugging Face name and shape of each."""
+    fill: Callable[[Read, np.ndarray], None]
+    """Writes the packed parameter into an array of its declared shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One parameter of one operator, as recipes see it."""
+
+    config: ModelConfig
+    layer: int | None
+    shape: tuple[int, ...]
+    """Of the packed parameter."""
+    names: frozenset[str]
+    """Tensors the checkpoint has: some weights come in more than one form."""
+
+    def name(self, suffix: str) -> str:
+        return f"model.layers.{self.layer}.{suffix}"
+
+
+Make = Callable[[Site], Recipe]
+
+
+def one(name: str, shape: tuple[int, ...], view: Callable[[np.ndarray], np.ndarray]) -> Recipe:
+    """One tensor, seen through ``view``."""
+
+    def fill(read: Read, out: np.ndarray) -> None:
+        out[...] = view(read(0))
+
+    return Recipe(tensors=((name, shape),), fill=fill)
+
+
+def vector(suffix: str) -> Make:
+    """A tensor kept as it is, its only axis cut into the declared ones."""
+
+    def make(site: Site) -> Recipe:
+        size = int(np.prod(site.shape))
+        return one(site.name(suffix), (size,), lambda a: a.reshape(site.shape))
+
+    return make
+
+
+def transposed(suffix: str) -> Make:
+    """``[out, in]`` to ``[in, out]``, the input axis cut into the declared leading ones."""
+
+    def make(site: Site) -> Recipe:
+        inner, outer = int(np.prod(site.shape[:-1])), site.shape[-1]
+        return one(site.name(suffix), (outer, inner), lambda a: a.T.reshape(site.shape))
+
+    return make
+
+
+def gate_up(module: str) -> Make:
+    """``[hidden, 2, inner]`` from a gate and an up projection."""
+
+    def make(site: Site) -> Recipe:
+        hidden, _, inner = site.shape
+        parts = ("gate_proj", "up_proj")
+        tensors = tuple((site.name(f"{module}.{p}.weight"), (inner, hidden)) for p in parts)
+
+        def fill(read: Read, out: np.ndarray) -> None:
+            for part in range(2):
+                out[:, part] = read(part).T
+
+        return Recipe(tensors=tensors, fill=fill)
+
+    return make
+
+
+def whole(name: str, tied: str | None = None) -> Make:
+    """A tensor of the whole model; ``tied`` stands in for it with tied embeddings."""
+
+    def make(site: Site) -> Recipe:
+        use_tied = tied is not None and site.config.tie_embeddings
+        return one(tied if use_tied and tied else name, site.shape, lambda a: a)
+
+    return make
