@@ -25,7 +25,7 @@ class AttentionIn(Operator):
         config, x = self.config, tensors["x"]
         weight = self.weight("qkv")
         hidden, groups, packed, width = weight.shape
-        y = self.norm("norm", x) @ weight.reshape(hidden, -1)
+        y = self.normalize("norm", x) @ weight.reshape(hidden, -1)
         y = y.reshape(*x.shape[:2], groups, packed, width)
         if self.has("qkv_bias"):
             y = y + self.weight("qkv_bias")
@@ -34,7 +34,7 @@ class AttentionIn(Operator):
         q = y[..., :queries, :].reshape(heads)
         k, v = y[..., -2, :], y[..., -1, :]
         if config.qk_norm:
-            q, k = self.norm("q_norm", q), self.norm("k_norm", k)
+            q, k = self.normalize("q_norm", q), self.normalize("k_norm", k)
         assert self.spec.layer_kind is not None
         rope = config.rope_of(self.spec.layer_kind.attention)
         outputs = {

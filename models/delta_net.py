@@ -23,7 +23,7 @@ class DeltaNetIn(Operator):
         x, weight, linear = tensors["x"], self.weight("in_proj"), self.config.linear
         assert linear is not None
         hidden, heads, width = weight.shape
-        y = (self.norm("norm", x) @ weight.reshape(hidden, -1)).reshape(*x.shape[:2], heads, width)
+        y = (self.normalize("norm", x) @ weight.reshape(hidden, -1)).reshape(*x.shape[:2], heads, width)
         ratio = linear.num_value_heads // linear.num_key_heads
         values = ratio * linear.value_head_dim
         mixed = 2 * linear.key_head_dim + values

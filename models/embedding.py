@@ -33,7 +33,7 @@ class Head(Operator):
     """``x`` ``[b, t, hidden]`` to ``logits`` ``[b, t, vocab]`` float32, whole on every rank."""
 
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
-        x = self.norm("norm", tensors["x"])
+        x = self.normalize("norm", tensors["x"])
         logits = jnp.einsum(
             "btd,vd->btv", x, self.weight("unembed"), preferred_element_type=jnp.float32
         )

@@ -18,7 +18,7 @@ class DenseFeedForward(Operator):
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
         h = tensors["h"]
         y = gated_mlp(
-            self.norm("norm", h), self.weight("gate_up"), self.weight("down"), self.config
+            self.normalize("norm", h), self.weight("gate_up"), self.weight("down"), self.config
         )
         return {"x": self.residual(y, h, step)}, state
 
@@ -32,7 +32,7 @@ class MoeFeedForward(Operator):
 
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
         h = tensors["h"]
-        x = self.norm("norm", h)
+        x = self.normalize("norm", h)
         rows = x.reshape(-1, x.shape[-1])
         experts, weights = self.route(rows)
         y = self.mix(rows, experts, weights, step).reshape(x.shape)

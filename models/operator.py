@@ -38,7 +38,7 @@ class Operator(nnx.Module):
         """Whether the spec declares a parameter."""
         return any(param.name == name for param in self.spec.params)
 
-    def norm(self, name: str, x: Array) -> Array:
+    def normalize(self, name: str, x: Array) -> Array:
         """RMSNorm with this model's epsilon and weight offset."""
         return rms_norm(x, self.weight(name), self.config.norm_eps, self.config.norm_weight_offset)
 
@@ -48,7 +48,7 @@ class Operator(nnx.Module):
         if bias is not None and self.has(bias):
             y = y + self.weight(bias)
         if self.has("post_norm"):
-            y = self.norm("post_norm", y)
+            y = self.normalize("post_norm", y)
         return x + y
 
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:

@@ -1,0 +1,205 @@
+"""Compiled programs of one engine, made once and found again by what they compute."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from weavejax.models.config import ModelConfig
+from weavejax.models.specs import OperatorSpec, TensorSpec
+from weavejax.plan import Parallelism
+from weavejax.runtime.sampling import RowSampling
+from weavejax.runtime.sharding import (
+    param_spec,
+    row_spec,
+    state_shape,
+    state_spec,
+    wire_rows,
+    wire_spec,
+)
+from weavejax.runtime.stage import StageShape, run_embed, run_head, run_operators, signature
+
+Compiled = Callable[..., Any]
+IDS = TensorSpec("ids", (), ())
+
+
+class Programs:
+    """Compiles stage programs ahead of time; thread-safe, each program once.
+
+    ``compiled`` counts compilations: it must not grow after warm-up.
+    """
+
+    def __init__(self, config: ModelConfig, context: int, dtype: Any):
+        self.config, self.context, self.dtype = config, context, jnp.dtype(dtype)
+        self.compiled = 0
+        self._programs: dict[Any, Compiled] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def body(
+        self,
+        mesh: Mesh,
+        parallelism: Parallelism,
+        operators: tuple[OperatorSpec, ...],
+        reads: tuple[TensorSpec, ...],
+        writes: tuple[TensorSpec, ...],
+        shape: StageShape,
+    ) -> Compiled:
+        """``(params, state, tensors, control) -> (tensors, state)``; state is donated."""
+        key = ("body", mesh, parallelism, signature(operators, reads, writes), shape)
+        return self._get(
+            key, lambda: self._body(mesh, parallelism, operators, reads, writes, shape)
+        )
+
+    def _body(
+        self,
+        mesh: Mesh,
+        parallelism: Parallelism,
+        operators: tuple[OperatorSpec, ...],
+        reads: tuple[TensorSpec, ...],
+        writes: tuple[TensorSpec, ...],
+        shape: StageShape,
+    ) -> Compiled:
+        rows = shape.cells * shape.cell_rows
+        params = tuple(self._params(op, mesh, parallelism) for op in operators)
+        cache = state_spec(parallelism)
+        state = tuple(
+            {
+                state.name: _abstract(
+                    mesh,
+                    state_shape(state, op, rows, self.context, parallelism),
+                    jnp.float32 if state.dtype == "float32" else self.dtype,
+                    cache,
+                )
+                for state in op.state
+            }
+            for op in operators
+        )
+        tensors = tuple(self._wire(tensor, mesh, parallelism, shape) for tensor in reads)
+        outputs = tuple(wire_spec(tensor, parallelism) for tensor in writes)
+        run = partial(run_operators, operators, self.config, parallelism, shape, reads, writes)
+        arguments = (params, state, tensors, self._control(mesh, parallelism, shape))
+        states = jax.tree.map(lambda leaf: leaf.sharding.spec, state)
+        return _compile(run, mesh, arguments, (outputs, states), donate=(1,))
+
+    def embed(
+        self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
+    ) -> Compiled:
+        """``(params, ids, control) -> x``."""
+
+        def build() -> Compiled:
+            run = partial(run_embed, op, self.config, parallelism, shape)
+            ids_shape = (shape.rows, shape.tokens) if shape.prefill else (shape.rows,)
+            ids = _abstract(mesh, ids_shape, jnp.int32, PartitionSpec(wire_rows(parallelism)))
+            control = self._control(mesh, parallelism, shape)
+            arguments = (self._params(op, mesh, parallelism), ids, control)
+            return _compile(run, mesh, arguments, wire_spec(op.outputs[0], parallelism))
+
+        return self._get(("embed", mesh, parallelism, shape), build)
+
+    def head(
+        self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
+    ) -> Compiled:
+        """``(params, x, control, sampling) -> (ids, log-probabilities)``."""
+
+        def build() -> Compiled:
+            run = partial(run_head, op, self.config, parallelism, shape)
+            x = self._wire(op.inputs[0], mesh, parallelism, shape)
+            rows = row_spec(parallelism)
+            kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
+            sampling = RowSampling(
+                *(_abstract(mesh, (shape.rows,), kind, rows) for kind in kinds)
+            )
+            control = self._control(mesh, parallelism, shape)
+            arguments = (self._params(op, mesh, parallelism), x, control, sampling)
+            ids = wire_spec(IDS, parallelism)
+            return _compile(run, mesh, arguments, (ids, ids))
+
+        return self._get(("head", mesh, parallelism, shape), build)
+
+    def advance(self, mesh: Mesh, rows: int) -> Compiled:
+        """``(starts, lengths) -> starts + lengths``: the next iteration's positions."""
+
+        def build() -> Compiled:
+            value = _abstract(mesh, (rows,), jnp.int32, PartitionSpec("replica"))
+            return _compile(jnp.add, mesh, (value, value), PartitionSpec("replica"), donate=(0,))
+
+        return self._get(("advance", mesh, rows), build)
+
+    def merge(self, mesh: Mesh, parallelism: Parallelism, shape: StageShape) -> Compiled:
+        """``(ids, new, slots, done) -> ids``: first tokens into a microbatch's ids."""
+
+        def run(ids: jax.Array, new: jax.Array, slots: jax.Array, done: jax.Array) -> jax.Array:
+            rows = jnp.arange(new.shape[0], dtype=jnp.int32) * shape.cell_rows + slots
+            return ids.at[jnp.where(done, rows, ids.shape[0])].set(new, mode="drop")
+
+        def build() -> Compiled:
+            spec = wire_spec(IDS, parallelism)
+            ids = _abstract(mesh, (shape.cells * shape.cell_rows,), jnp.int32, spec)
+            new = _abstract(mesh, (shape.rows,), jnp.int32, spec)
+            done = _abstract(mesh, (shape.rows,), jnp.bool_, spec)
+            return _compile(run, mesh, (ids, new, new, done), spec)
+
+        return self._get(("merge", mesh, parallelism, shape), build)
+
+    def _get(self, key: Any, build: Callable[[], Compiled]) -> Compiled:
+        found = self._programs.get(key)
+        if found is not None:
+            return found
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._programs:
+                program = build()
+                with self._guard:
+                    self._programs[key] = program
+                    self.compiled += 1
+            return self._programs[key]
+
+    def _params(
+        self, op: OperatorSpec, mesh: Mesh, parallelism: Parallelism
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        return {
+            param.name: _abstract(mesh, param.shape, self.dtype, param_spec(param, parallelism))
+            for param in op.params
+        }
+
+    def _wire(
+        self, tensor: TensorSpec, mesh: Mesh, parallelism: Parallelism, shape: StageShape
+    ) -> jax.ShapeDtypeStruct:
+        size = (shape.rows, shape.tokens, *tensor.shape)
+        return _abstract(mesh, size, self.dtype, wire_spec(tensor, parallelism))
+
+    def _control(
+        self, mesh: Mesh, parallelism: Parallelism, shape: StageShape
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        names = ("starts", "lengths", "slots") if shape.prefill else ("starts", "lengths")
+        rows = row_spec(parallelism)
+        return {name: _abstract(mesh, (shape.rows,), jnp.int32, rows) for name in names}
+
+
+def _abstract(
+    mesh: Mesh, shape: Sequence[int], dtype: Any, spec: PartitionSpec
+) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _compile(
+    run: Callable[..., Any],
+    mesh: Mesh,
+    arguments: tuple[Any, ...],
+    out_specs: Any,
+    donate: tuple[int, ...] = (),
+) -> Compiled:
+    """Ahead-of-time compilation of ``run`` over ``mesh``; shardings come from the arguments."""
+    in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, arguments)
+    mapped = jax.shard_map(
+        run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+    return jax.jit(mapped, donate_argnums=donate).lower(*arguments).compile()

@@ -1,0 +1,254 @@
+"""Stages as compiled programs: ``jit`` of ``shard_map`` over a group's mesh, ahead of time.
+
+One program serves every stage occurrence with the same operators (by kind), interface and shape,
+whatever the block: weights and caches are arguments. ``embed`` and ``head`` are programs of their
+own, so that the first and last occurrence share the others' programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from weavejax.meshes.submesh import MODEL
+from weavejax.models.build import build_operator
+from weavejax.models.config import ModelConfig
+from weavejax.models.specs import OperatorSpec, TensorSpec
+from weavejax.models.step import Step
+from weavejax.plan import Parallelism
+from weavejax.runtime.sampling import RowSampling, sample
+from weavejax.runtime.sharding import wire_is_cut
+
+Array = jax.Array
+Control = dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageShape:
+    """What a program is compiled for, besides its operators."""
+
+    rows: int
+    """Rows over all replicas: of a microbatch in decode, one per cell in prefill."""
+    tokens: int
+    """1 in decode, the chunk in prefill."""
+    prefix: int
+    """Positions of context caches that attention reads; 0 where nothing reads one."""
+    prefill: bool
+    cells: int
+    """Prefill: cells of the microbatch (see :mod:`weavejax.runtime.cells`)."""
+    cell_rows: int
+    """Cache rows per cell."""
+
+
+def role(name: str) -> str:
+    """``q.3`` to ``q``: what operators call a tensor."""
+    return name.split(".")[0]
+
+
+def make_step(
+    control: Control, shape: StageShape, parallelism: Parallelism, *, by_rows: bool
+) -> Step:
+    """The step of one device from control data of its replica.
+
+    ``control`` has ``starts`` and ``lengths`` ``[b]`` int32 (first position and number of real
+    tokens of each row), and in prefill ``slots`` ``[b]``, the cache row inside its cell.
+    ``by_rows``: this device computes only its share of the rows (attention data parallelism).
+    """
+    starts, lengths, slots = control["starts"], control["lengths"], control.get("slots")
+    ranks = parallelism.tensor_parallel
+    if by_rows:
+        starts, lengths = (share_rows(value, ranks) for value in (starts, lengths))
+        slots = None if slots is None else share_rows(slots, ranks)
+    if slots is not None:
+        slots = jnp.arange(slots.shape[0], dtype=jnp.int32) * shape.cell_rows + slots
+    steps = jnp.arange(shape.tokens, dtype=jnp.int32)
+    whole = by_rows or ranks == 1
+    return Step(
+        positions=starts[:, None] + steps,
+        active=steps < lengths[:, None],
+        slots=slots,
+        prefix=shape.prefix,
+        axis=None if whole else MODEL,
+        ranks=1 if whole else ranks,
+        expert_ranks=1 if whole else parallelism.expert_parallel,
+    )
+
+
+def share_rows(value: Array, ranks: int) -> Array:
+    """This rank's share of the rows, which are the same on every rank."""
+    size = value.shape[0] // ranks
+    return jax.lax.dynamic_slice_in_dim(value, jax.lax.axis_index(MODEL) * size, size)
+
+
+def gather_rows(value: Array) -> Array:
+    """All ranks' rows."""
+    return jax.lax.all_gather(value, MODEL, axis=0, tiled=True)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Between the wire form of tensors and what operators of one group compute on."""
+
+    parallelism: Parallelism
+
+    @property
+    def by_rows(self) -> bool:
+        return self.parallelism.attention_data_parallel > 1
+
+    def enter(self, tensor: TensorSpec, value: Array) -> Array:
+        """Wire form to operator form: all of ``x``, this rank's heads."""
+        ranks = self.parallelism.tensor_parallel
+        if self.by_rows or ranks == 1 or not tensor.shape:
+            return value
+        cut = wire_is_cut(tensor, self.parallelism)
+        if "hidden" in tensor.axes:
+            return jax.lax.all_gather(value, MODEL, axis=2, tiled=True) if cut else value
+        if cut:
+            return value
+        heads = tensor.shape[0]  # fewer heads than ranks: this rank's is one of them
+        index = jax.lax.axis_index(MODEL) * heads // ranks
+        return jax.lax.dynamic_slice_in_dim(value, index, 1, axis=2)
+
+    def leave(self, tensor: TensorSpec, value: Array) -> Array:
+        """Operator form to wire form."""
+        ranks = self.parallelism.tensor_parallel
+        if self.by_rows or ranks == 1 or not tensor.shape:
+            return value
+        cut = wire_is_cut(tensor, self.parallelism)
+        if "hidden" in tensor.axes:
+            if not cut:
+                return value
+            size = value.shape[2] // ranks
+            start = jax.lax.axis_index(MODEL) * size
+            return jax.lax.dynamic_slice_in_dim(value, start, size, axis=2)
+        if cut:
+            return value
+        every = jax.lax.all_gather(value, MODEL, axis=2, tiled=True)
+        return every[:, :, :: ranks // tensor.shape[0]]
+
+
+def run_operators(
+    operators: tuple[OperatorSpec, ...],
+    config: ModelConfig,
+    parallelism: Parallelism,
+    shape: StageShape,
+    reads: tuple[TensorSpec, ...],
+    writes: tuple[TensorSpec, ...],
+    params: tuple[dict[str, Array], ...],
+    state: tuple[dict[str, Array], ...],
+    tensors: tuple[Array, ...],
+    control: Control,
+) -> tuple[tuple[Array, ...], tuple[dict[str, Array], ...]]:
+    """Layer operators of a stage on one device (inside ``shard_map``).
+
+    Returns:
+        ``writes`` in wire form, and the new state of every operator.
+    """
+    wire = Wire(parallelism)
+    shared = make_step(control, shape, parallelism, by_rows=False)
+    own = make_step(control, shape, parallelism, by_rows=True) if wire.by_rows else shared
+    # Values carry whether they are this rank's rows or the whole replica's.
+    values: dict[str, tuple[bool, Array]] = {
+        tensor.name: (wire.by_rows, wire.enter(tensor, value))
+        for tensor, value in zip(reads, tensors, strict=True)
+    }
+
+    def fetch(name: str, by_rows: bool) -> Array:
+        held_by_rows, value = values[name]
+        if held_by_rows and not by_rows:
+            value = gather_rows(value)
+        elif by_rows and not held_by_rows:
+            value = share_rows(value, parallelism.tensor_parallel)
+        else:
+            return value
+        values[name] = (by_rows, value)
+        return value
+
+    new_state = []
+    for op, weights, cache in zip(operators, params, state, strict=True):
+        by_rows = wire.by_rows and op.row_parallel
+        inputs = {role(tensor.name): fetch(tensor.name, by_rows) for tensor in op.inputs}
+        module = build_operator(op, config, weights)
+        outputs, cache = module(inputs, cache, own if by_rows else shared)
+        new_state.append(cache)
+        for tensor in op.outputs:
+            values[tensor.name] = (by_rows, outputs[role(tensor.name)])
+    results = tuple(
+        wire.leave(tensor, fetch(tensor.name, wire.by_rows)) for tensor in writes
+    )
+    return results, tuple(new_state)
+
+
+def run_embed(
+    op: OperatorSpec,
+    config: ModelConfig,
+    parallelism: Parallelism,
+    shape: StageShape,
+    params: dict[str, Array],
+    ids: Array,
+    control: Control,
+) -> Array:
+    """Token ids ``[b]`` or ``[b, t]`` in wire form to ``x`` in wire form, on one device."""
+    wire = Wire(parallelism)
+    step = make_step(control, shape, parallelism, by_rows=False)
+    if wire.by_rows:
+        ids = gather_rows(ids)
+    ids = ids.reshape(ids.shape[0], shape.tokens)
+    outputs, _ = build_operator(op, config, params)({"ids": ids}, {}, step)
+    x = outputs["x"]
+    if wire.by_rows:
+        x = share_rows(x, parallelism.tensor_parallel)
+    return wire.leave(op.outputs[0], x)
+
+
+def run_head(
+    op: OperatorSpec,
+    config: ModelConfig,
+    parallelism: Parallelism,
+    shape: StageShape,
+    params: dict[str, Array],
+    x: Array,
+    control: Control,
+    sampling: RowSampling,
+) -> tuple[Array, Array]:
+    """``x`` in wire form to the sampled ids and their log-probabilities in wire form.
+
+    In prefill only the last real token of each row is looked at.
+    """
+    wire = Wire(parallelism)
+    step = make_step(control, shape, parallelism, by_rows=False)
+    x = wire.enter(op.inputs[0], x)
+    if wire.by_rows:
+        x = gather_rows(x)
+    last = jnp.maximum(step.lengths - 1, 0)
+    x = jnp.take_along_axis(x, last[:, None, None], axis=1)
+    outputs, _ = build_operator(op, config, params)({"x": x}, {}, step)
+    positions = control["starts"] + control["lengths"]
+    ids, log_probabilities = sample(outputs["logits"][:, 0], sampling, positions)
+    if wire.by_rows:
+        ranks = parallelism.tensor_parallel
+        return share_rows(ids, ranks), share_rows(log_probabilities, ranks)
+    return ids, log_probabilities
+
+
+def signature(
+    operators: tuple[OperatorSpec, ...],
+    reads: tuple[TensorSpec, ...],
+    writes: tuple[TensorSpec, ...],
+) -> tuple[Any, ...]:
+    """Equal for stages that one program can serve: layers are counted from the stage's first."""
+    layers = [op.layer for op in operators if op.layer is not None]
+    base = min(layers, default=0)
+
+    def relative(tensor: TensorSpec) -> tuple[str, int]:
+        name, _, layer = tensor.name.partition(".")
+        return name, int(layer or 0) - base
+
+    return (
+        tuple(op.signature + ((op.layer or 0) - base,) for op in operators),
+        tuple(relative(tensor) for tensor in reads),
+        tuple(relative(tensor) for tensor in writes),
+    )
