@@ -61,9 +61,7 @@ def experts_down(site: Site) -> Recipe:
     experts, inner, hidden = site.shape
     name = site.name("mlp.experts.down_proj")
     if f"{name}_blocks" in site.names:
-        return _experts(
-            _codes(name, experts, hidden, inner), lambda read, e: _decode(read, e).T
-        )
+        return _experts(_codes(name, experts, hidden, inner), lambda read, e: _decode(read, e).T)
     if _interleaved(site):
         return _experts(((name, site.shape),), lambda read, e: read(0, e))
     if name in site.names:

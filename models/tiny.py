@@ -47,9 +47,7 @@ def tiny_config(config: ModelConfig) -> ModelConfig:
 
 
 def _layers(kinds: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
-    period = next(
-        p for p in range(1, len(kinds) + 1) if all(a == b for a, b in zip(kinds, kinds[p:]))
-    )
+    period = next(p for p in range(1, len(kinds) + 1) if kinds[p:] == kinds[:-p])
     return kinds[: min(len(kinds), 2 * period + len(kinds) % period)]
 
 

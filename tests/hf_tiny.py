@@ -44,7 +44,9 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3",
         dict(
             num_hidden_layers=8,  # one block of six and a truncated one
-            layer_types=(["sliding_attention"] * 5 + ["full_attention"] + ["sliding_attention"] * 2),
+            layer_types=(
+                ["sliding_attention"] * 5 + ["full_attention"] + ["sliding_attention"] * 2
+            ),
             sliding_window=8,
             query_pre_attn_scalar=24,
             tie_word_embeddings=True,
@@ -70,9 +72,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             linear_key_head_dim=16,
             linear_value_head_dim=8,
             linear_conv_kernel_dim=4,
-            rope_parameters=dict(
-                rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25
-            ),
+            rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25),
         ),
     ),
     "gpt_oss": (
@@ -109,7 +109,7 @@ def hf_model(family: str, *, seed: int = 0, **overrides: Any) -> Any:
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).float().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        for weight in model.parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if weight.ndim == 1:  # norms, biases, sinks, decays: around what the family starts at
                 weight.add_(0.2 * noise)
