@@ -1,0 +1,145 @@
+"""Profiles on disk: one ``.npz`` with a JSON header and the arrays, and the hash of its content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weavejax.profiles.schema import (
+    DeviceProfile,
+    Efficiency,
+    KernelTable,
+    LinkFit,
+    ProfileData,
+    Warp,
+)
+
+PROFILE_FORMAT = "weavejax.profile/1"
+
+
+class ProfileError(ValueError):
+    """A profile file that cannot be read; the message names the file and the rule."""
+
+
+def content(data: ProfileData) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header (plain JSON values, keys in a fixed order) and the arrays it refers to."""
+    arrays: dict[str, np.ndarray] = {}
+    devices = {}
+    for name in sorted(data.devices):
+        device = data.devices[name]
+        entry = {
+            item.name: getattr(device, item.name)
+            for item in dataclasses.fields(device)
+            if item.name not in ("tables", "efficiencies", "warps", "links", "attributes")
+        }
+        entry["attributes"] = dict(sorted(device.attributes.items()))
+        for part in ("efficiencies", "warps", "links"):
+            values = getattr(device, part)
+            entry[part] = {kind: dataclasses.asdict(values[kind]) for kind in sorted(values)}
+        entry["tables"] = {
+            kind: _table_entry(f"{name}/{kind}", device.tables[kind], arrays)
+            for kind in sorted(device.tables)
+        }
+        devices[name] = entry
+    header = {
+        "format": PROFILE_FORMAT,
+        "name": data.name,
+        "attribution": data.attribution,
+        "devices": devices,
+    }
+    return header, arrays
+
+
+def content_hash(data: ProfileData) -> str:
+    """sha256 of the canonical content: independent of compression, file name and key order."""
+    header, arrays = content(data)
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for key in sorted(arrays):
+        digest.update(f"{key}{arrays[key].dtype.str}{arrays[key].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[key]).tobytes())
+    return digest.hexdigest()
+
+
+def save_data(data: ProfileData, path: str | Path) -> None:
+    """Writes one ``.npz``: ``header`` (JSON text) and one array per table part."""
+    header, arrays = content(data)
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    with Path(path).open("wb") as file:
+        np.savez_compressed(file, header=text, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+def load_data(path: str | Path) -> ProfileData:
+    """Reads what :func:`save_data` wrote.
+
+    Raises:
+        ProfileError: no such file, not an npz, another format, or content that breaks a rule of
+            the schema.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise ProfileError(f"profile file {str(path)!r} does not exist") from None
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ProfileError(f"profile file {str(path)!r} is not an .npz archive: {error}") from None
+    try:
+        header = json.loads(bytes(arrays.pop("header")))
+        if header["format"] != PROFILE_FORMAT:
+            raise ProfileError(
+                f'{path}: a profile has "format": {PROFILE_FORMAT!r}, got {header["format"]!r}'
+            )
+        return ProfileData(
+            name=header["name"],
+            attribution=header["attribution"],
+            devices={n: _read_device(n, e, arrays) for n, e in header["devices"].items()},
+        )
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ProfileError(f"{path}: not a {PROFILE_FORMAT} file: {error!r}") from None
+
+
+def _table_entry(
+    prefix: str, table: KernelTable, arrays: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    arrays[f"{prefix}/shapes"] = table.shapes.astype(np.int32)
+    for axis, line in enumerate(table.points):
+        arrays[f"{prefix}/points{axis}"] = line.astype(np.float64)
+    arrays[f"{prefix}/time_s"] = table.time_s.astype(np.float32)
+    if table.spread is not None:
+        arrays[f"{prefix}/spread"] = table.spread.astype(np.float32)
+    return {"dtype": table.dtype, "origin": table.origin, "axes": len(table.points)}
+
+
+def _read_device(
+    name: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> DeviceProfile:
+    entry = dict(entry)
+    tables = {}
+    for kind, facts in entry.pop("tables").items():
+        prefix = f"{name}/{kind}"
+        tables[kind] = KernelTable(
+            kind=kind,
+            shapes=arrays[f"{prefix}/shapes"],
+            points=tuple(arrays[f"{prefix}/points{axis}"] for axis in range(facts["axes"])),
+            time_s=arrays[f"{prefix}/time_s"],
+            dtype=facts["dtype"],
+            origin=facts["origin"],
+            spread=arrays.get(f"{prefix}/spread"),
+        )
+    warps = {
+        kind: Warp(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        for kind, values in entry.pop("warps").items()
+    }
+    return DeviceProfile(
+        tables=tables,
+        warps=warps,
+        efficiencies={k: Efficiency(**v) for k, v in entry.pop("efficiencies").items()},
+        links={k: LinkFit(**v) for k, v in entry.pop("links").items()},
+        **entry,
+    )

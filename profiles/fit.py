@@ -1,0 +1,250 @@
+"""Fits the analytic and the warp parameters of a device to its measured tables, with optax.
+
+The only module of the package that imports JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from weavejax.profiles.analytic import DEFAULT_EFFICIENCIES, analytic_time_s
+from weavejax.profiles.schema import DeviceProfile, Efficiency, KernelTable, Warp
+from weavejax.profiles.warp import TILES, progress
+from weavejax.profiles.work import kernel_work
+
+Parameters = dict[str, Any]
+_STEPS = 250
+_LEARNING_RATE = 0.05
+
+
+def fit_device(device: DeviceProfile) -> DeviceProfile:
+    """The device with an :class:`Efficiency` and a :class:`Warp` fitted for every table."""
+    efficiencies = {
+        kind: fit_efficiency(device, table) for kind, table in sorted(device.tables.items())
+    }
+    warps = {kind: fit_warp(device, table) for kind, table in sorted(device.tables.items())}
+    return dataclasses.replace(device, efficiencies=efficiencies, warps=warps)
+
+
+def fit_efficiency(device: DeviceProfile, table: KernelTable) -> Efficiency:
+    """Floor and attained fractions that minimise the mean absolute log error of the roofline.
+
+    Fractions may exceed one where a benchmark runs from cache; they are capped at 1.
+    """
+    shape, sizes, time_s = _points(table)
+    flop, traffic = (
+        np.broadcast_to(part, time_s.shape)
+        for part in kernel_work(table.kind, shape, sizes, device.element_bytes)
+    )
+    link = table.kind == "all_reduce"
+    bandwidth = device.link_bandwidth_bytes_per_s if link else device.bandwidth_bytes_per_s
+    scale = jnp.log(jnp.asarray(np.stack([traffic / bandwidth, flop / device.bf16_flop_per_s])
+                                + 1e-30))
+    target = jnp.log(jnp.asarray(time_s))
+    start = DEFAULT_EFFICIENCIES[table.kind]
+
+    def loss(values: Parameters) -> jax.Array:
+        memory = scale[0] - jax.nn.log_sigmoid(values["bandwidth"])
+        compute = scale[1] - jax.nn.log_sigmoid(values["flop"])
+        model = jnp.maximum(values["floor"], jnp.maximum(memory, compute))
+        return jnp.abs(model - target).mean()
+
+    values = _minimise(
+        loss,
+        {
+            "floor": jnp.log(start.floor_s),
+            "bandwidth": _logit(start.bandwidth),
+            "flop": _logit(min(start.flop, 0.9)),
+        },
+    )
+    return Efficiency(
+        floor_s=float(jnp.exp(values["floor"])),
+        bandwidth=float(jax.nn.sigmoid(values["bandwidth"])),
+        flop=float(jax.nn.sigmoid(values["flop"])),
+    )
+
+
+def residuals(device: DeviceProfile) -> dict[str, tuple[float, float]]:
+    """Per kernel kind: median and 95th percentile of |analytic / measured - 1|."""
+    out = {}
+    for kind, table in sorted(device.tables.items()):
+        shape, sizes, time_s = _points(table)
+        error = np.abs(analytic_time_s(device, kind, shape, sizes) / time_s - 1)
+        out[kind] = (float(np.median(error)), float(np.percentile(error, 95)))
+    return out
+
+
+def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 6000) -> Warp:
+    """The warp that best predicts measured points from their two neighbours.
+
+    Minimises the mean absolute log error over random triples of neighbouring points of every
+    axis: first with the model's own error beside it, so that it becomes physical, then nearly
+    without. A dozen parameters meet tens of thousands of points, and are the same for all lines.
+    Of several starts the one is kept whose worst ratio to plain log-linear interpolation, over
+    axes, medians and 95th percentiles, is smallest.
+    """
+    data = [_triples(table, axis, triples) for axis in range(len(table.points))]
+
+    def misses(warp: Warp) -> list[tuple[jax.Array, jax.Array]]:
+        """Per axis: log error of the prediction and log error of the model."""
+        out = []
+        for shape, sizes, logs in data:
+            marks = [progress(device, table.kind, warp, shape, at, jnp) for at in sizes]
+            weight = (marks[1] - marks[0]) / (marks[2] - marks[0])
+            line = sum(s * jnp.log(x) for s, x in zip(warp.slopes, sizes[1], strict=True))
+            out.append((logs[0] + (logs[2] - logs[0]) * weight - logs[1],
+                        marks[1] - line - logs[1]))
+        return out
+
+    def loss(values: Parameters, physical: float) -> jax.Array:
+        total = jnp.zeros(())
+        for miss, scale in misses(_warp(table.kind, values)):
+            total = total + jnp.abs(miss).mean() + physical * jnp.abs(scale).mean()
+        return total
+
+    def quality(warp: Warp) -> float:
+        ratios = [0.0]
+        for (miss, _), (_, sizes, logs), axis in zip(misses(warp), data, range(len(data)), strict=True):
+            x = [np.log(at[axis]) for at in sizes]
+            weight = (x[1] - x[0]) / (x[2] - x[0])
+            theirs = np.abs(np.expm1(logs[0] + (logs[2] - logs[0]) * weight - logs[1]))
+            ours = np.abs(np.expm1(np.asarray(miss)))
+            ratios += [np.percentile(ours, q) / np.percentile(theirs, q) for q in (50, 95)]
+        return float(max(ratios))
+
+    with jax.enable_x64(True):
+        fitted = []
+        for start in _starts(table):
+            values = _minimise(lambda v: loss(v, 1.0), start)
+            values = _minimise(lambda v: loss(v, 0.02), values)
+            fitted.append(_plain_floats(_warp(table.kind, values)))
+        return min(fitted, key=quality)
+
+
+def _starts(table: KernelTable) -> list[Parameters]:
+    if table.kind == "gemm":
+        return [_start(table, slope=0.05, speedup=0.05)]
+    return [
+        _start(table, slope=slope, speedup=speedup)
+        for slope in (0.05, 0.5)
+        for speedup in (0.05, 2.0)
+    ]
+
+
+def _start(table: KernelTable, *, slope: float, speedup: float) -> Parameters:
+    values: Parameters = {
+        "floor": jnp.log(float(np.nanmin(table.time_s)) * 0.8),
+        "bandwidth": _logit(0.8),
+        "flop": _logit(0.7),
+        "cache": jnp.log(60e6 if table.kind != "all_reduce" else 4e6),
+        "speedup": jnp.log(speedup),
+        "slopes": jnp.full(len(table.points), np.log(slope)),
+    }
+    if table.kind == "gemm":
+        area = np.array([rows * columns for rows, columns in TILES])
+        values |= {
+            "tiles": _logit(np.clip(0.2 * area / 8192, 0.02, 0.7)),
+            "wave": jnp.log(1e-6),
+            "quantisation": _logit(0.5),
+            "sharpness": jnp.log(1.5),
+        }
+    return values
+
+
+def _warp(kind: str, values: Parameters) -> Warp:
+    """Constrained parameters: positive, fractions below one, slopes above zero."""
+    fields: Parameters = {
+        "floor_s": jnp.exp(values["floor"]),
+        "bandwidth": jax.nn.sigmoid(values["bandwidth"]),
+        "flop": jax.nn.sigmoid(values["flop"]),
+        "cache_bytes": jnp.exp(values["cache"]),
+        "cache_speedup": 1.0 + jnp.exp(values["speedup"]),
+        "slopes": tuple(0.003 + jnp.exp(slope) for slope in values["slopes"]),
+    }
+    if kind == "gemm":
+        fields |= {
+            "tiles": tuple(jax.nn.sigmoid(tile) for tile in values["tiles"]),
+            "wave_s": jnp.exp(values["wave"]),
+            "quantisation": jax.nn.sigmoid(values["quantisation"]),
+            "sharpness": 1.0 + jnp.exp(values["sharpness"]),
+        }
+    return Warp(**fields)
+
+
+def _plain_floats(warp: Warp) -> Warp:
+    """Six significant digits are plenty, and keep the file diffable."""
+    def plain(value: Any) -> Any:
+        return tuple(map(plain, value)) if isinstance(value, tuple) else float(f"{float(value):.6g}")
+
+    return Warp(**{f.name: plain(getattr(warp, f.name)) for f in dataclasses.fields(warp)})
+
+
+def _minimise(loss: Callable[[Parameters], jax.Array], values: Parameters) -> Parameters:
+    optimiser = optax.adam(optax.cosine_decay_schedule(_LEARNING_RATE, _STEPS))
+
+    @jax.jit
+    def step(values: Parameters, state: optax.OptState) -> tuple[Parameters, optax.OptState]:
+        gradient = jax.grad(loss)(values)
+        updates, state = optimiser.update(gradient, state)
+        updated = optax.apply_updates(values, updates)
+        assert isinstance(updated, dict)
+        return updated, state
+
+    state = optimiser.init(values)
+    for _ in range(_STEPS):
+        values, state = step(values, state)
+    return values
+
+
+def _points(table: KernelTable) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """Every measured point: (columns of its shape, columns of its sizes, seconds)."""
+    where = np.nonzero(np.isfinite(table.time_s))
+    shape = [table.shapes[where[0], column] for column in range(table.shapes.shape[1])]
+    sizes = [line[index] for line, index in zip(table.points, where[1:], strict=True)]
+    return shape, sizes, table.time_s[where].astype(float)
+
+
+def _triples(
+    table: KernelTable, axis: int, count: int
+) -> tuple[list[np.ndarray], list[list[np.ndarray]], list[np.ndarray]]:
+    """Random neighbouring triples along one axis: shapes, sizes of each, log seconds of each."""
+    along = np.moveaxis(table.time_s, 1 + axis, -1)
+    known = np.isfinite(along)
+    where = np.argwhere(known[..., :-2] & known[..., 1:-1] & known[..., 2:])
+    where = np.random.default_rng(0).permutation(where)[:count]
+    shape = [table.shapes[where[:, 0], column] for column in range(table.shapes.shape[1])]
+    others = [a for a in range(len(table.points)) if a != axis]
+    sizes, logs = [], []
+    for offset in range(3):
+        at: list[Any] = [None] * len(table.points)
+        for column, other in enumerate(others):
+            at[other] = table.points[other][where[:, 1 + column]]
+        at[axis] = table.points[axis][where[:, -1] + offset]
+        sizes.append(at)
+        index = (*where[:, :-1].T, where[:, -1] + offset)
+        logs.append(np.log(along[index].astype(float)))
+    return shape, sizes, logs
+
+
+def _logit(value: Any) -> Any:
+    return jnp.log(jnp.asarray(value) / (1.0 - jnp.asarray(value)))
+
+
+def summary(device: DeviceProfile) -> Mapping[str, str]:
+    """One line per fitted kernel kind: parameters and residuals, for people."""
+    errors = residuals(device)
+    return {
+        kind: f"floor {e.floor_s * 1e6:.1f} us, bandwidth {e.bandwidth:.2f}, FLOP {e.flop:.2f}; "
+        f"median error {errors[kind][0]:.0%}, p95 {errors[kind][1]:.0%}"
+        for kind, e in sorted(device.efficiencies.items())
+        if kind in errors
+    }
+
+
