@@ -226,9 +226,10 @@ class ModelConfig:
 
     @property
     def digest(self) -> str:
-        """Short hash of everything but the name: equal for equal architectures."""
+        """Short hash of all but name and special tokens: equal for equal architectures."""
         data = self.to_dict()
-        data.pop("name")
+        for field in ("name", "bos_token_id", "eos_token_ids"):
+            data.pop(field, None)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 

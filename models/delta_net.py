@@ -57,7 +57,7 @@ class DeltaNetCore(Operator):
             jnp.exp(-rate * drift),
             beta,
             step.active,
-            step.read(state["recurrent"]),
+            _read(state["recurrent"], step),
         )
         state = {
             "conv": step.write(state["conv"], window),
@@ -80,6 +80,13 @@ class DeltaNetOut(Operator):
         return {"h": self.residual(y, tensors["x"], step)}, state
 
 
+def _read(cache: Array, step: Step) -> Array:
+    """The state of this step's rows; a row at position 0 begins a new request."""
+    rows = step.read(cache)
+    first = (step.positions[:, 0] == 0).reshape(-1, *[1] * (rows.ndim - 1))
+    return jnp.where(first, jnp.zeros_like(rows), rows)
+
+
 def _convolve(x: Array, weight: Array, cache: Array, step: Step) -> tuple[Array, Array]:
     """Causal depthwise convolution and SiLU.
 
@@ -92,7 +99,7 @@ def _convolve(x: Array, weight: Array, cache: Array, step: Step) -> tuple[Array,
     Returns:
         ``[b, t, c, m]`` float32, and the last ``kernel - 1`` inputs of every row.
     """
-    past, kernel = step.read(cache), weight.shape[-1]
+    past, kernel = _read(cache, step), weight.shape[-1]
     line = jnp.concatenate([past, jnp.moveaxis(x, 1, -1).astype(past.dtype)], axis=-1)
     tokens = x.shape[1]
     wide, taps = line.astype(jnp.float32), weight.astype(jnp.float32)

@@ -1,0 +1,49 @@
+"""WeaveJAX: operator-level disaggregated serving of language models in JAX."""
+
+from weavejax.default_plans import default_plan, model_ref
+from weavejax.engine import Engine, EngineStats
+from weavejax.models.loading import Model, load_model
+from weavejax.plan import (
+    DeviceGroup,
+    ModelRef,
+    Parallelism,
+    Plan,
+    PlanError,
+    ProfileRef,
+    Template,
+    Workload,
+)
+from weavejax.prediction import Prediction
+from weavejax.request import Output, SamplingParams, StreamChunk
+from weavejax.schedule import Schedule, build_schedule
+from weavejax.serve import serve
+from weavejax.span import Span, chrome_trace, write_chrome_trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeviceGroup",
+    "Engine",
+    "EngineStats",
+    "Model",
+    "ModelRef",
+    "Output",
+    "Parallelism",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "ProfileRef",
+    "SamplingParams",
+    "Schedule",
+    "Span",
+    "StreamChunk",
+    "Template",
+    "Workload",
+    "build_schedule",
+    "chrome_trace",
+    "default_plan",
+    "load_model",
+    "model_ref",
+    "serve",
+    "write_chrome_trace",
+]

@@ -1,0 +1,321 @@
+"""The engine: requests in, tokens out. A step admits, prefills, decodes once and records.
+
+The host runs one iteration ahead of the tokens it has seen: ids come back asynchronously, so a
+stop condition is noticed one iteration late and the surplus token is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from weavejax.models.loading import Model
+from weavejax.plan import Plan
+from weavejax.request import Message, Output, Prompt, SamplingParams, StreamChunk, split_prompts
+from weavejax.runtime.executor import Executor
+from weavejax.sequence import RunningSequence
+from weavejax.slots import SlotTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """Counts since the engine started."""
+
+    slots: int
+    running: int
+    waiting: int
+    requests_finished: int
+    prompt_tokens: int
+    generated_tokens: int
+    prefill_passes: int
+    decode_iterations: int
+    programs_compiled: int
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Sampled tokens on their way to the host."""
+
+    ids: jax.Array
+    logprobs: jax.Array | None
+    rows: list[tuple[RunningSequence, int]]
+
+
+class Engine:
+    """Serves one model through one plan. Made by :func:`weavejax.serve`; a context manager."""
+
+    def __init__(self, model: Model, plan: Plan, executor: Executor):
+        self.model, self.plan = model, plan
+        self._executor = executor
+        self._slots = SlotTable(executor.cells, executor.chunks)
+        self._waiting: deque[RunningSequence] = deque()
+        self._pending: deque[list[_Pending]] = deque()
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._counts = dict.fromkeys(
+            ("requests_finished", "prompt_tokens", "generated_tokens"), 0
+        ) | dict.fromkeys(("prefill_passes", "decode_iterations"), 0)
+
+    # -- public --------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_finish: Callable[[Output], None] | None = None,
+    ) -> list[Output]:
+        """Generate for every prompt and wait for all.
+
+        Args:
+            prompts: text, token ids or a chat, or a list of those.
+            params: one for all, or one per prompt; greedy with 16 tokens by default.
+            on_finish: called with each output as it finishes.
+
+        Returns:
+            One output per prompt, in order. A prompt that cannot run has ``finish_reason``
+            ``"error"`` and says why in ``error``; the others are not disturbed.
+
+        Raises:
+            ValueError: a list of params of another length than the prompts.
+        """
+        outputs: dict[int, Output] = {}
+        for chunk in self.stream(prompts, params):
+            if chunk.output is not None:
+                outputs[chunk.index] = chunk.output
+                if on_finish is not None:
+                    on_finish(chunk.output)
+        return [outputs[index] for index in sorted(outputs)]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[StreamChunk]:
+        """Generate, yielding text as it comes. Closing the iterator aborts what is unfinished.
+
+        Several streams may be open at once, from one thread or several: any of them moves all.
+        """
+        sequences = self._submit(split_prompts(prompts), params)
+        return self._stream(sequences)
+
+    def stats(self) -> EngineStats:
+        """Counts since the engine started."""
+        with self._lock:
+            return EngineStats(
+                slots=self.plan.batch,
+                running=len(self._slots.running),
+                waiting=len(self._waiting),
+                programs_compiled=self._executor.programs.compiled,
+                **self._counts,
+            )
+
+    def close(self) -> None:
+        """End every request and let go of the devices' memory. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for sequence in (*self._slots.running, *self._waiting):
+                sequence.end("abort", time.perf_counter(), "the engine was closed")
+            self._waiting.clear()
+            self._pending.clear()
+            del self._executor
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _submit(
+        self, prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[RunningSequence]:
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or SamplingParams()] * len(prompts)
+        else:
+            each = list(params)
+        if len(each) != len(prompts):
+            raise ValueError(
+                f"params must be one for all or one per prompt ({len(prompts)}), got {len(each)}"
+            )
+        with self._lock:
+            self._check_open()
+            sequences = [
+                self._sequence(index, prompt, param)
+                for index, (prompt, param) in enumerate(zip(prompts, each, strict=True))
+            ]
+            self._waiting.extend(sequence for sequence in sequences if not sequence.finished)
+            return sequences
+
+    def _sequence(self, index: int, prompt: Prompt, params: SamplingParams) -> RunningSequence:
+        now, number = time.perf_counter(), next(self._numbers)
+        ids: tuple[int, ...] = ()
+        error = None
+        try:
+            ids = self._token_ids(prompt)
+        except (ValueError, TypeError) as problem:
+            error = str(problem)
+        context = self.plan.workload.context
+        tokenizer = self.model.tokenizer
+        end_ids = set(params.stop_token_ids)
+        if not params.ignore_eos:
+            end_ids |= set(self.model.config.eos_token_ids)
+        sequence = RunningSequence(
+            index=index,
+            prompt=ids,
+            params=params,
+            limit=min(params.max_tokens, context - len(ids)),
+            end_ids=frozenset(end_ids),
+            seed=(number if params.seed is None else params.seed) % 2**32,
+            decoder=None
+            if tokenizer is None
+            else tokenizer.decoder(skip_special_tokens=params.skip_special_tokens),
+            submitted_s=now,
+        )
+        if error is None and params.stop and tokenizer is None:
+            error = "stop strings need a tokenizer, and this model has none; use stop_token_ids"
+        if error is None and sequence.limit < 1:
+            error = (
+                f"a prompt must leave room for one token in the plan's context of {context} "
+                f"tokens, got a prompt of {len(ids)}"
+            )
+        if error is not None:
+            sequence.end("error", now, error)
+        return sequence
+
+    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        tokenizer, vocab = self.model.tokenizer, self.model.config.vocab_size
+        if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
+            if tokenizer is None:
+                raise ValueError("this model has no tokenizer: give token ids instead of text")
+            if isinstance(prompt, str):
+                ids = tokenizer.encode(prompt)
+            else:
+                messages: list[Message] = list(prompt)  # type: ignore[arg-type]
+                ids = tokenizer.encode_chat(messages)
+        else:
+            ids = list(prompt)  # type: ignore[arg-type]
+        if not ids:
+            raise ValueError("a prompt needs at least one token, got an empty prompt")
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+                raise ValueError(f"token ids must be whole numbers, got {token!r}")
+            if not 0 <= token < vocab:
+                raise ValueError(f"token ids must lie between 0 and {vocab - 1}, got {token}")
+        return tuple(int(token) for token in ids)
+
+    def _stream(self, sequences: list[RunningSequence]) -> Iterator[StreamChunk]:
+        open_ones = list(sequences)
+        try:
+            while open_ones:
+                with self._lock:
+                    chunks = [chunk for s in open_ones if (chunk := _chunk(s)) is not None]
+                    open_ones = [s for s in open_ones if not s.finished]
+                    if not chunks:
+                        self._check_open()
+                        self.step()
+                yield from chunks
+        finally:
+            with self._lock:
+                for sequence in open_ones:
+                    self._abort(sequence)
+
+    def _abort(self, sequence: RunningSequence) -> None:
+        sequence.end("abort", time.perf_counter())
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        self._slots.release(sequence)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this engine is closed; make another with weavejax.serve")
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Admit, prefill, decode once, and record the tokens of the iteration before."""
+        with self._lock:
+            self._admit()
+            started = self._prefill() + self._decode()
+            if started:
+                self._pending.append(started)
+            while len(self._pending) > (1 if started else 0):
+                self._record(self._pending.popleft())
+
+    def _admit(self) -> None:
+        while self._waiting and self._slots.admit(self._waiting[0]):
+            self._counts["prompt_tokens"] += len(self._waiting.popleft().prompt)
+
+    def _prefill(self) -> list[_Pending]:
+        started = []
+        while (work := self._slots.next_prefill()) is not None:
+            batch, prefix, finishing = work
+            result = self._executor.prefill(batch, prefix)
+            self._counts["prefill_passes"] += 1
+            if result is not None:
+                started.append(self._expect(*result, finishing))
+        return started
+
+    def _decode(self) -> list[_Pending]:
+        work = self._slots.next_decode()
+        if not work:
+            return []
+        for microbatch in work:
+            if self._slots.take_stale(microbatch):
+                self._executor.set_rows(microbatch, *self._slots.rows(microbatch))
+        results = self._executor.decode({m: prefix for m, (prefix, _) in work.items()})
+        self._counts["decode_iterations"] += 1
+        started = []
+        for microbatch, (_, rows) in work.items():
+            for sequence, _ in rows:
+                sequence.dispatched += 1
+            started.append(self._expect(*results[microbatch], rows))
+        return started
+
+    def _expect(
+        self, ids: jax.Array, logprobs: jax.Array, rows: list[tuple[RunningSequence, int]]
+    ) -> _Pending:
+        """Start the copy to the host and free slots whose last token is now on its way."""
+        wanted = any(sequence.params.logprobs for sequence, _ in rows)
+        ids.copy_to_host_async()
+        if wanted:
+            logprobs.copy_to_host_async()
+        for sequence, _ in rows:
+            if sequence.dispatched >= sequence.limit:
+                self._slots.release(sequence)
+        return _Pending(ids, logprobs if wanted else None, rows)
+
+    def _record(self, pending: list[_Pending]) -> None:
+        for part in pending:
+            ids = np.asarray(part.ids)
+            logprobs = None if part.logprobs is None else np.asarray(part.logprobs)
+            now = time.perf_counter()
+            for sequence, row in part.rows:
+                if sequence.finished:
+                    continue
+                asked = sequence.params.logprobs and logprobs is not None
+                sequence.accept(int(ids[row]), float(logprobs[row]) if asked else None, now)
+                self._counts["generated_tokens"] += 1
+                if sequence.finished:
+                    self._counts["requests_finished"] += 1
+                    self._slots.release(sequence)
+
+
+def _chunk(sequence: RunningSequence) -> StreamChunk | None:
+    text, tokens = sequence.fresh()
+    if not (text or tokens or sequence.finished):
+        return None
+    output = sequence.output() if sequence.finished else None
+    return StreamChunk(index=sequence.index, text=text, token_ids=tokens, output=output)
+

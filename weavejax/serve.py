@@ -1,0 +1,80 @@
+"""From a model and a plan to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from weavejax.default_plans import default_plan
+from weavejax.engine import Engine
+from weavejax.models.loading import Model, load_model
+from weavejax.plan import Plan
+from weavejax.progress import show_progress
+from weavejax.runtime.executor import Executor
+
+
+def serve(
+    model: Model | str,
+    plan: Plan | str = "colocated",
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    oversubscribe: bool | None = None,
+    dtype: Any = None,
+    slots: int = 8,
+    context: int | None = None,
+    prefill_chunks: Sequence[int] = (16, 128),
+    progress: bool | None = None,
+) -> Engine:
+    """Place a model on devices as a plan says, compile its stages and return the engine.
+
+    Args:
+        model: a loaded model, or anything :func:`weavejax.load_model` takes.
+        plan: a :class:`weavejax.Plan`, the path of a plan file, or a policy (``colocated``,
+            ``afd``, ``cad``) for a default plan on the devices there are.
+        devices: devices to use, all by default. Groups take theirs in order.
+        oversubscribe: let groups share devices when there are too few. By default a policy's
+            name allows it and a given plan does not.
+        dtype: of weights and activations; float32 on CPU and bfloat16 elsewhere by default.
+        slots: requests served at once, for a default plan.
+        context: tokens a slot holds, for a default plan.
+        prefill_chunks: token counts that prompts are cut into; one program each.
+        progress: show progress bars; by default on a terminal only.
+
+    Raises:
+        PlanError: the plan does not fit the model or the devices; the message says the rule.
+
+    Examples:
+        >>> import weavejax as wj
+        >>> model = wj.load_model("llama-3.1-8b", random_weights=True, scale="tiny")
+        >>> with wj.serve(model, "afd", slots=2, context=32, prefill_chunks=(8,)) as engine:
+        ...     [output] = engine.generate([[1, 2, 3]], wj.SamplingParams(max_tokens=4))
+        >>> len(output.token_ids), output.finish_reason
+        (4, 'length')
+    """
+    if isinstance(model, str):
+        model = load_model(model)
+    available = list(jax.devices() if devices is None else devices)
+    share = bool(oversubscribe)
+    if isinstance(plan, str) and not plan.endswith(".json"):
+        share = oversubscribe is not False
+        kind = available[0].platform
+        # Virtual CPU devices share the same cores: cutting a replica over them gains nothing.
+        count = len(available) if kind != "cpu" else 1
+        plan = default_plan(
+            model.config, plan, devices=count, device=kind, slots=slots, context=context
+        )
+    elif isinstance(plan, str):
+        plan = Plan.load(plan)
+    with show_progress(progress) as report:
+        executor = Executor(
+            model,
+            plan,
+            devices=available,
+            oversubscribe=share,
+            dtype=dtype,
+            chunks=prefill_chunks,
+            progress=report,
+        )
+    return Engine(model, plan, executor)
