@@ -273,7 +273,5 @@ def load_profile(name: str = _SHIPPED) -> Profile:
         with importlib.resources.as_file(shipped / f"{name}.npz") as path:
             return Profile.load(path)
     if not Path(name).exists():
-        raise ProfileError(
-            f"no profile {name!r}: give {_SHIPPED!r} or the path of a profile file"
-        )
+        raise ProfileError(f"no profile {name!r}: give {_SHIPPED!r} or the path of a profile file")
     return Profile.load(name)

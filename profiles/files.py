@@ -104,9 +104,7 @@ def load_data(path: str | Path) -> ProfileData:
         raise ProfileError(f"{path}: not a {PROFILE_FORMAT} file: {error!r}") from None
 
 
-def _table_entry(
-    prefix: str, table: KernelTable, arrays: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def _table_entry(prefix: str, table: KernelTable, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     arrays[f"{prefix}/shapes"] = table.shapes.astype(np.int32)
     for axis, line in enumerate(table.points):
         arrays[f"{prefix}/points{axis}"] = line.astype(np.float64)

@@ -22,6 +22,7 @@ from weavejax.profiles.work import kernel_work
 Parameters = dict[str, Any]
 _STEPS = 250
 _LEARNING_RATE = 0.05
+_BLENDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def fit_device(device: DeviceProfile) -> DeviceProfile:
@@ -45,8 +46,9 @@ def fit_efficiency(device: DeviceProfile, table: KernelTable) -> Efficiency:
     )
     link = table.kind == "all_reduce"
     bandwidth = device.link_bandwidth_bytes_per_s if link else device.bandwidth_bytes_per_s
-    scale = jnp.log(jnp.asarray(np.stack([traffic / bandwidth, flop / device.bf16_flop_per_s])
-                                + 1e-30))
+    scale = jnp.log(
+        jnp.asarray(np.stack([traffic / bandwidth, flop / device.bf16_flop_per_s]) + 1e-30)
+    )
     target = jnp.log(jnp.asarray(time_s))
     start = DEFAULT_EFFICIENCIES[table.kind]
 
@@ -87,8 +89,8 @@ def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 6000) 
     Minimises the mean absolute log error over random triples of neighbouring points of every
     axis: first with the model's own error beside it, so that it becomes physical, then nearly
     without. A dozen parameters meet tens of thousands of points, and are the same for all lines.
-    Of several starts the one is kept whose worst ratio to plain log-linear interpolation, over
-    axes, medians and 95th percentiles, is smallest.
+    Of several starts, each also blended with more of the plain log-linear line, the one is kept
+    whose worst ratio to plain interpolation over axes, medians and 95th percentiles is smallest.
     """
     data = [_triples(table, axis, triples) for axis in range(len(table.points))]
 
@@ -99,8 +101,9 @@ def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 6000) 
             marks = [progress(device, table.kind, warp, shape, at, jnp) for at in sizes]
             weight = (marks[1] - marks[0]) / (marks[2] - marks[0])
             line = sum(s * jnp.log(x) for s, x in zip(warp.slopes, sizes[1], strict=True))
-            out.append((logs[0] + (logs[2] - logs[0]) * weight - logs[1],
-                        marks[1] - line - logs[1]))
+            out.append(
+                (logs[0] + (logs[2] - logs[0]) * weight - logs[1], marks[1] - line - logs[1])
+            )
         return out
 
     def loss(values: Parameters, physical: float) -> jax.Array:
@@ -111,7 +114,8 @@ def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 6000) 
 
     def quality(warp: Warp) -> float:
         ratios = [0.0]
-        for (miss, _), (_, sizes, logs), axis in zip(misses(warp), data, range(len(data)), strict=True):
+        for axis, (miss, _) in enumerate(misses(warp)):
+            _, sizes, logs = data[axis]
             x = [np.log(at[axis]) for at in sizes]
             weight = (x[1] - x[0]) / (x[2] - x[0])
             theirs = np.abs(np.expm1(logs[0] + (logs[2] - logs[0]) * weight - logs[1]))
@@ -124,8 +128,13 @@ def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 6000) 
         for start in _starts(table):
             values = _minimise(lambda v: loss(v, 1.0), start)
             values = _minimise(lambda v: loss(v, 0.02), values)
-            fitted.append(_plain_floats(_warp(table.kind, values)))
+            warp = _warp(table.kind, values)
+            fitted += [_plain_floats(_blended(warp, factor)) for factor in _BLENDS]
         return min(fitted, key=quality)
+
+
+def _blended(warp: Warp, factor: float) -> Warp:
+    return dataclasses.replace(warp, slopes=tuple(factor * slope for slope in warp.slopes))
 
 
 def _starts(table: KernelTable) -> list[Parameters]:
@@ -180,8 +189,11 @@ def _warp(kind: str, values: Parameters) -> Warp:
 
 def _plain_floats(warp: Warp) -> Warp:
     """Six significant digits are plenty, and keep the file diffable."""
+
     def plain(value: Any) -> Any:
-        return tuple(map(plain, value)) if isinstance(value, tuple) else float(f"{float(value):.6g}")
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        return float(f"{float(value):.6g}")
 
     return Warp(**{f.name: plain(getattr(warp, f.name)) for f in dataclasses.fields(warp)})
 
@@ -246,5 +258,3 @@ def summary(device: DeviceProfile) -> Mapping[str, str]:
         for kind, e in sorted(device.efficiencies.items())
         if kind in errors
     }
-
-

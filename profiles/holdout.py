@@ -59,9 +59,7 @@ def holdout_row(device: DeviceProfile, table: KernelTable, axis: int) -> Holdout
     """Errors along one axis of one table."""
     warp = device.warps.get(table.kind, PLAIN)
     shape, sizes = _meshes(table)
-    marks = np.broadcast_to(
-        progress(device, table.kind, warp, shape, sizes), table.time_s.shape
-    )
+    marks = np.broadcast_to(progress(device, table.kind, warp, shape, sizes), table.time_s.shape)
     plain = np.broadcast_to(np.log(sizes[axis]), table.time_s.shape)
     ours = _errors(table.time_s, marks, 1 + axis)
     theirs = _errors(table.time_s, plain, 1 + axis)

@@ -119,9 +119,7 @@ def _attention(columns: Columns) -> Columns:
 
 def _experts(columns: Columns) -> Columns:
     tensor, expert = columns["moe_tp_size"], columns["moe_ep_size"]
-    keep = (columns["moe_dtype"] == "bfloat16") & (
-        columns["distribution"] == EXPERT_DISTRIBUTION
-    )
+    keep = (columns["moe_dtype"] == "bfloat16") & (columns["distribution"] == EXPERT_DISTRIBUTION)
     # a group cuts its experts either over experts or over their width
     keep &= (tensor * expert <= MAX_EXPERT_WAYS) & ((tensor == 1) | (expert == 1))
     columns = {

@@ -60,7 +60,8 @@ def progress(
         return line + xp.log(gemm_model_s(device, warp, sizes, xp))
     flop, traffic = kernel_work(kind, shape, sizes, device.element_bytes)
     compute_s = flop / (device.bf16_flop_per_s * warp.flop)
-    return line + xp.log(warp.floor_s + compute_s + cached_traffic_s(device, warp, kind, traffic, xp))
+    memory_s = cached_traffic_s(device, warp, kind, traffic, xp)
+    return line + xp.log(warp.floor_s + compute_s + memory_s)
 
 
 def cached_traffic_s(
