@@ -1,0 +1,141 @@
+"""A template laid over a model, as counts: how often each group runs each class of operator.
+
+Operators of one class (kind and layer kind) cost the same everywhere, so the work of a group is
+a product of counts and the class's times. Stage occurrences and interfaces are those of
+:mod:`weavejax.schedule`; nothing here cuts a model itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weavejax.models.config import ModelConfig
+from weavejax.models.costs import interface_bytes
+from weavejax.models.sequence import operator_sequence
+from weavejax.models.specs import OperatorSpec
+from weavejax.plan import Template
+from weavejax.planner.memory import DTYPE_BYTES, widest_interfaces
+from weavejax.schedule import boundary_interfaces, occurrence_operators, stage_occurrences
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OperatorTable:
+    """The operators of a model and the classes they fall into."""
+
+    config: ModelConfig
+    operators: tuple[OperatorSpec, ...]
+    representatives: tuple[OperatorSpec, ...]
+    """The first operator of each class."""
+    cumulative: Counts
+    """``[operators + 1, classes]``: how many of each class precede an operator."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.representatives)
+
+
+@lru_cache(maxsize=16)
+def operator_table(config: ModelConfig) -> OperatorTable:
+    """Classes of a model's operators, in order of first use."""
+    operators = operator_sequence(config)
+    classes: dict[tuple[object, ...], int] = {}
+    class_of = [classes.setdefault(op.signature, len(classes)) for op in operators]
+    one_hot = np.zeros((len(operators) + 1, len(classes)), dtype=np.int64)
+    one_hot[np.arange(1, len(operators) + 1), class_of] = 1
+    return OperatorTable(
+        config=config,
+        operators=operators,
+        representatives=tuple(operators[class_of.index(c)] for c in range(len(classes))),
+        cumulative=one_hot.cumsum(axis=0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TemplateFacts:
+    """Stage occurrences of a template as numbers; the last column counts stage executions."""
+
+    template: Template
+    groups: int
+    owners: NDArray[np.int64]
+    """``[N]`` group of each stage occurrence."""
+    stage_counts: Counts
+    """``[N, classes + 1]`` operators of each class in each occurrence."""
+    owner_counts: Counts
+    """``[groups, classes + 1]`` the same, summed by owner."""
+    crossings: int
+    """Boundaries between different groups, the last one included."""
+
+
+@lru_cache(maxsize=32_768)
+def template_facts(config: ModelConfig, template: Template, groups: int) -> TemplateFacts:
+    """Lay a template over a model.
+
+    Examples:
+        >>> from weavejax.models import preset_config
+        >>> facts = template_facts(preset_config("llama-3.1-8b"), Template(cuts=(3,)), 2)
+        >>> len(facts.owners), facts.crossings, facts.owner_counts[:, -1].tolist()
+        (64, 64, [32, 32])
+    """
+    table = operator_table(config)
+    stages = stage_occurrences(template, config.num_layers, groups)
+    starts = [0 if s.embed else s.start + 1 for s in stages]
+    stops = [len(table.operators) if s.head else s.stop + 1 for s in stages]
+    counts = np.ones((len(stages), table.num_classes + 1), dtype=np.int64)
+    counts[:, :-1] = table.cumulative[stops] - table.cumulative[starts]
+    owners = np.array([stage.owner for stage in stages], dtype=np.int64)
+    by_owner = np.zeros((groups, counts.shape[1]), dtype=np.int64)
+    np.add.at(by_owner, owners, counts)
+    return TemplateFacts(
+        template=template,
+        groups=groups,
+        owners=owners,
+        stage_counts=counts,
+        owner_counts=by_owner,
+        crossings=int((owners != np.roll(owners, -1)).sum()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TemplateTraffic:
+    """What crosses the boundaries of a laid-out template."""
+
+    bytes_per_row: NDArray[np.int64]
+    """``[N]`` interface of the boundary after each occurrence; 0 inside one group."""
+    pair_moves: NDArray[np.int64]
+    """``[groups, groups]`` boundaries from one group to another."""
+    pair_bytes: NDArray[np.int64]
+    """``[groups, groups]`` bytes per row over all of them."""
+    buffer_bytes_per_row: NDArray[np.int64]
+    """``[groups]`` largest interface received plus largest sent."""
+
+
+@lru_cache(maxsize=32_768)
+def template_traffic(config: ModelConfig, template: Template, groups: int) -> TemplateTraffic:
+    """Interfaces of a template by the liveness rule, in bytes."""
+    stages = stage_occurrences(template, config.num_layers, groups)
+    operators = operator_sequence(config)
+    owners = tuple(stage.owner for stage in stages)
+    interfaces = boundary_interfaces(
+        tuple(occurrence_operators(operators, stage) for stage in stages), owners
+    )
+    sizes = np.array([interface_bytes(tensors, DTYPE_BYTES) for tensors in interfaces])
+    source = np.array(owners)
+    target = np.roll(source, -1)
+    crossing = source != target
+    moves = np.zeros((groups, groups), dtype=np.int64)
+    total = np.zeros((groups, groups), dtype=np.int64)
+    np.add.at(moves, (source[crossing], target[crossing]), 1)
+    np.add.at(total, (source[crossing], target[crossing]), sizes[crossing])
+    buffers = [widest_interfaces(interfaces, owners, group) for group in range(groups)]
+    return TemplateTraffic(
+        bytes_per_row=np.where(crossing, sizes, 0),
+        pair_moves=moves,
+        pair_bytes=total,
+        buffer_bytes_per_row=np.array(buffers, dtype=np.int64),
+    )
