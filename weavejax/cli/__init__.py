@@ -1,0 +1,5 @@
+"""The ``weavejax`` command."""
+
+from weavejax.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,51 @@
+"""What commands share: opening models and plans, and turning their errors into messages."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message goes to the user without a traceback."""
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn errors about the user's input into :class:`UsageError`."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+def add_cpu_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cpu-devices",
+        type=int,
+        metavar="N",
+        help="run on N virtual CPU devices instead of the accelerators there are",
+    )
+
+
+def set_cpu_devices(count: int | None) -> None:
+    """Make JAX use ``count`` virtual CPU devices. Must come before JAX's first use.
+
+    Raises:
+        UsageError: a count below 1, or JAX already runs.
+    """
+    if count is None:
+        return
+    if count < 1:
+        raise UsageError(f"--cpu-devices must be >= 1, got {count}")
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError as error:
+        raise UsageError(
+            f"JAX already runs with {jax.device_count()} devices; "
+            f"start a new process to get {count}"
+        ) from error
