@@ -81,7 +81,7 @@ def candidate_times_s(
         compute[:, mine] = points.class_s[found[:, group]] @ facts.stage_counts[mine].T
     move = np.zeros((count, occurrences))
     targets = np.roll(facts.owners, -1)
-    for source, target in zip(*np.nonzero(traffic.pair_moves), strict=True):
+    for source, target in zip(*np.nonzero(facts.pair_moves), strict=True):
         between = (facts.owners == source) & (targets == target)
         p, q = found[:, source], found[:, target]
         device = points.device_index[p]

@@ -93,6 +93,44 @@ def combination_bounds(  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
+def fitting_points(  # pragma: no cover - compiled
+    weight_bytes,
+    slot_bytes,
+    working_bytes,
+    kept_bytes,
+    interface_bytes_per_row,
+    option,
+    rows,
+    microbatch_rows,
+    slots,
+    ways,
+    limit_bytes,
+):
+    """``[K, P]`` whether each owner point's replica fits; arguments of one template as above.
+
+    ``interface_bytes_per_row`` is ``[K]``: the widest interface received plus the widest sent.
+    """
+    groups, points = len(kept_bytes), len(option)
+    fits = np.empty((groups, points), dtype=np.bool_)
+    for m in range(groups):
+        for p in range(points):
+            h = option[p]
+            need = replica_bytes(
+                weight_bytes[m, h],
+                slot_bytes[m, h],
+                working_bytes[m, h],
+                kept_bytes[m],
+                interface_bytes_per_row[m],
+                rows[p],
+                microbatch_rows[p],
+                slots[p],
+                ways[p],
+            )
+            fits[m, p] = need <= limit_bytes[p]
+    return fits
+
+
+@njit(cache=True, nogil=True)
 def replica_bytes(  # pragma: no cover - compiled
     weight_bytes,
     slot_bytes,

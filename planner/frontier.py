@@ -9,7 +9,6 @@ replicas are cheaper but move and compute more rows.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 TIE = 1e-9
@@ -56,7 +55,3 @@ def keep_undominated(  # pragma: no cover - compiled
                 keep[q] = False
     fits[:] = keep
 
-
-def distinct_stages(stage_counts: np.ndarray, owners: np.ndarray, group: int) -> np.ndarray:
-    """Distinct rows of the stage occurrences a group owns, as float64."""
-    return np.unique(stage_counts[owners == group], axis=0).astype(np.float64)

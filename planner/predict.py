@@ -32,6 +32,7 @@ from weavejax.profiles.estimator import load_profile
 from weavejax.profiles.schema import MEASURED, SOURCES
 from weavejax.schedule import Schedule, build_schedule
 
+
 def evaluate(plan: Plan, profile: LatencyProfile | None = None) -> Prediction:
     """Predict a plan in steady state.
 

@@ -23,12 +23,12 @@ from weavejax.planner.candidates import (
     candidate_times_s,
     make_candidate,
 )
-from weavejax.planner.combination_bounds import combination_bounds, replica_bytes
+from weavejax.planner.combination_bounds import combination_bounds, fitting_points
 from weavejax.planner.expansion import COST, DEVICES, DUPLICATE, SLO, expand
-from weavejax.planner.frontier import TIE, distinct_stages, keep_undominated
+from weavejax.planner.frontier import TIE, keep_undominated
 from weavejax.planner.report import SearchCounts
 from weavejax.planner.space import OwnerPoints, Space
-from weavejax.planner.template_facts import template_traffic
+from weavejax.planner.template_facts import TemplateFacts, template_traffic
 from weavejax.planner.template_set import TemplateSet, build_template_set
 
 Progress = Callable[[int, int, float | None], None]
@@ -199,27 +199,25 @@ class Search:
     def _visit(self, templates: TemplateSet, column: int, points: OwnerPoints) -> None:
         """Expand one combination and simulate what its bounds leave."""
         facts = templates.facts[column]
-        traffic = template_traffic(self.space.config, facts.template, facts.groups)
         work_s = templates.counts[column] @ points.class_s.T
+        fits = self._fitting(templates, column, points, np.zeros(facts.groups, dtype=np.int64))
+        if self.bound:
+            # A first pass with the least traffic spares most templates the liveness rule.
+            cut = np.zeros_like(self.state.cut)
+            found, _, _ = self._expand(facts, points, work_s, fits, facts.least_pair_bytes, cut)
+            if not len(found):
+                self.state.cut += cut
+                return
+        traffic = template_traffic(self.space.config, facts.template, facts.groups)
         kept = self._fitting(templates, column, points, traffic.buffer_bytes_per_row)
+        self.state.too_much_memory += _product(fits) - _product(kept)
         if self.pareto:
-            before = int(kept.sum(axis=1).prod())
-            for group in range(facts.groups):
-                keep_undominated(
-                    distinct_stages(facts.stage_counts, facts.owners, group), points.class_s,
-                    points.device_index, points.ways, points.replicas, TIE * self.slo_s,
-                    kept[group],
-                )  # fmt: skip
-            self.state.dominated += before - int(kept.sum(axis=1).prod())
-        rates = self._rates(points, facts.groups)
-        found, bounds, shares = expand(
-            work_s, kept, points.microbatches, traffic.pair_moves, traffic.pair_bytes,
-            points.replicas, points.devices, points.device_index, rates,
-            points.link_s_per_byte, points.link_latency_s, points.smaller_batch,
-            self.node_devices, self.inventory, self.space.limits.max_devices,
-            self.slo_s if self.bound else np.inf, self._cutoff() if self.bound else np.inf,
-            self.pareto, self.state.cut,
-        )  # fmt: skip
+            before = _product(kept)
+            self._drop_dominated(facts, points, kept)
+            self.state.dominated += before - _product(kept)
+        found, bounds, shares = self._expand(
+            facts, points, work_s, kept, traffic.pair_bytes, self.state.cut
+        )
         order = np.argsort(bounds[:, 1], kind="stable")
         size = 8 if self.bound else _SIMULATE_AT_ONCE
         start = 0
@@ -229,7 +227,7 @@ class Search:
                 self.state.bound_by_cost += len(order) - start
                 break
             times_s = candidate_times_s(facts, traffic, points, found[chosen], shares[chosen])
-            self._record(templates, column, points, found[chosen], times_s, rates)
+            self._record(templates, column, points, found[chosen], times_s)
             start += size
             size = min(4 * size, _SIMULATE_AT_ONCE)
 
@@ -240,26 +238,40 @@ class Search:
         points: OwnerPoints,
         interface_bytes_per_row: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """``[K, P]`` points whose replica fits, interface buffers counted."""
-        fits = np.zeros((templates.groups, len(points)), dtype=np.bool_)
-        partly = np.ones(2, dtype=np.int64)
-        for group in range(templates.groups):
-            for with_interface in (False, True):
-                need = replica_bytes.py_func(
-                    templates.weight_bytes[column, group, points.option],
-                    templates.slot_bytes[column, group, points.option],
-                    templates.working_bytes[column, group, points.option],
-                    templates.kept_bytes[column, group],
-                    interface_bytes_per_row[group] * with_interface,
-                    points.rows,
-                    points.microbatch_rows,
-                    points.slots,
-                    points.ways,
-                )
-                fits[group] = need <= points.limit_bytes
-                partly[int(with_interface)] *= int(fits[group].sum())
-        self.state.too_much_memory += int(partly[0] - partly[1])
-        return fits
+        return fitting_points(
+            templates.weight_bytes[column], templates.slot_bytes[column],
+            templates.working_bytes[column], templates.kept_bytes[column],
+            interface_bytes_per_row, points.option, points.rows, points.microbatch_rows,
+            points.slots, points.ways, points.limit_bytes,
+        )  # fmt: skip
+
+    def _drop_dominated(
+        self, facts: TemplateFacts, points: OwnerPoints, kept: NDArray[np.bool_]
+    ) -> None:
+        tolerance_s = TIE * self.slo_s
+        for group, stages in enumerate(facts.distinct_stages):
+            keep_undominated(
+                stages, points.class_s, points.device_index, points.ways, points.replicas,
+                tolerance_s, kept[group],
+            )  # fmt: skip
+
+    def _expand(
+        self,
+        facts: TemplateFacts,
+        points: OwnerPoints,
+        work_s: NDArray[np.float64],
+        kept: NDArray[np.bool_],
+        pair_bytes: NDArray[np.int64],
+        cut: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+        return expand(
+            work_s, kept, points.microbatches, facts.pair_moves, pair_bytes,
+            points.replicas, points.devices, points.device_index,
+            self._rates(points, facts.groups), points.link_s_per_byte, points.link_latency_s,
+            points.smaller_batch, self.node_devices, self.inventory,
+            self.space.limits.max_devices, self.slo_s if self.bound else np.inf,
+            self._cutoff() if self.bound else np.inf, self.pareto, cut,
+        )  # fmt: skip
 
     def _record(
         self,
@@ -268,13 +280,13 @@ class Search:
         points: OwnerPoints,
         found: NDArray[np.int64],
         times_s: NDArray[np.float64],
-        rates: NDArray[np.float64],
     ) -> None:
         self.state.simulated += len(found)
         late = times_s > self.slo_s
         self.state.missed_slo += int(late.sum())
-        costs = np.where(late, np.inf, times_s * rates[found].sum(axis=1))
         facts = templates.facts[column]
+        rates = self._rates(points, facts.groups)
+        costs = np.where(late, np.inf, times_s * rates[found].sum(axis=1))
         where = (facts.groups, column)
         known = self.state.others.get(where)
         limit = np.inf if known is None else known.usd_per_token
@@ -288,3 +300,8 @@ class Search:
                 self.state.others[where] = candidate
             if self.state.best is None or candidate.key < self.state.best.key:
                 self.state.best = candidate
+
+
+def _product(kept: NDArray[np.bool_]) -> int:
+    """Candidates that the kept points of all owners make."""
+    return int(kept.sum(axis=1).prod())

@@ -8,7 +8,7 @@ a product of counts and the class's times. Stage occurrences and interfaces are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class OperatorTable:
     """The first operator of each class."""
     cumulative: Counts
     """``[operators + 1, classes]``: how many of each class precede an operator."""
+    handed_bytes: Counts
+    """``[operators]`` bytes per row that an operator reads of the one before it in the ring."""
 
     @property
     def num_classes(self) -> int:
@@ -48,7 +50,14 @@ def operator_table(config: ModelConfig) -> OperatorTable:
     class_of = [classes.setdefault(op.signature, len(classes)) for op in operators]
     one_hot = np.zeros((len(operators) + 1, len(classes)), dtype=np.int64)
     one_hot[np.arange(1, len(operators) + 1), class_of] = 1
+    handed = []
+    for op, before in zip(operators, operators[-1:] + operators[:-1], strict=True):
+        made = {tensor.name for tensor in before.outputs}
+        handed.append(
+            interface_bytes([t for t in op.inputs if t.name in made], DTYPE_BYTES)
+        )
     return OperatorTable(
+        handed_bytes=np.array(handed, dtype=np.int64),
         config=config,
         operators=operators,
         representatives=tuple(operators[class_of.index(c)] for c in range(len(classes))),
@@ -68,8 +77,24 @@ class TemplateFacts:
     """``[N, classes + 1]`` operators of each class in each occurrence."""
     owner_counts: Counts
     """``[groups, classes + 1]`` the same, summed by owner."""
-    crossings: int
-    """Boundaries between different groups, the last one included."""
+    pair_moves: Counts
+    """``[groups, groups]`` boundaries from one group to another, the last one included."""
+    least_pair_bytes: Counts
+    """``[groups, groups]`` bytes per row that cross them at least: what the first operator of a
+    stage reads of the operator just before it. The liveness rule may add more."""
+
+    @cached_property
+    def distinct_stages(self) -> tuple[NDArray[np.float64], ...]:
+        """Of each group, the distinct rows of ``stage_counts`` among its occurrences."""
+        return tuple(
+            np.unique(self.stage_counts[self.owners == group], axis=0).astype(np.float64)
+            for group in range(self.groups)
+        )
+
+    @property
+    def crossings(self) -> int:
+        """Boundaries between different groups."""
+        return int(self.pair_moves.sum())
 
 
 @lru_cache(maxsize=32_768)
@@ -91,13 +116,16 @@ def template_facts(config: ModelConfig, template: Template, groups: int) -> Temp
     owners = np.array([stage.owner for stage in stages], dtype=np.int64)
     by_owner = np.zeros((groups, counts.shape[1]), dtype=np.int64)
     np.add.at(by_owner, owners, counts)
+    starts_next = np.roll(np.array(starts), -1)
+    least_bytes = np.where(owners != np.roll(owners, -1), table.handed_bytes[starts_next], 0)
     return TemplateFacts(
         template=template,
         groups=groups,
         owners=owners,
         stage_counts=counts,
         owner_counts=by_owner,
-        crossings=int((owners != np.roll(owners, -1)).sum()),
+        pair_moves=_by_pair(owners, groups, np.ones_like(owners)),
+        least_pair_bytes=_by_pair(owners, groups, least_bytes),
     )
 
 
@@ -107,8 +135,6 @@ class TemplateTraffic:
 
     bytes_per_row: NDArray[np.int64]
     """``[N]`` interface of the boundary after each occurrence; 0 inside one group."""
-    pair_moves: NDArray[np.int64]
-    """``[groups, groups]`` boundaries from one group to another."""
     pair_bytes: NDArray[np.int64]
     """``[groups, groups]`` bytes per row over all of them."""
     buffer_bytes_per_row: NDArray[np.int64]
@@ -126,16 +152,18 @@ def template_traffic(config: ModelConfig, template: Template, groups: int) -> Te
     )
     sizes = np.array([interface_bytes(tensors, DTYPE_BYTES) for tensors in interfaces])
     source = np.array(owners)
-    target = np.roll(source, -1)
-    crossing = source != target
-    moves = np.zeros((groups, groups), dtype=np.int64)
-    total = np.zeros((groups, groups), dtype=np.int64)
-    np.add.at(moves, (source[crossing], target[crossing]), 1)
-    np.add.at(total, (source[crossing], target[crossing]), sizes[crossing])
     buffers = [widest_interfaces(interfaces, owners, group) for group in range(groups)]
     return TemplateTraffic(
-        bytes_per_row=np.where(crossing, sizes, 0),
-        pair_moves=moves,
-        pair_bytes=total,
+        bytes_per_row=np.where(source != np.roll(source, -1), sizes, 0),
+        pair_bytes=_by_pair(source, groups, sizes),
         buffer_bytes_per_row=np.array(buffers, dtype=np.int64),
     )
+
+
+def _by_pair(owners: NDArray[np.int64], groups: int, values: NDArray[np.int64]) -> Counts:
+    """Sum values of boundaries by (source, destination), those inside a group left out."""
+    totals = np.zeros((groups, groups), dtype=np.int64)
+    targets = np.roll(owners, -1)
+    crossing = owners != targets
+    np.add.at(totals, (owners[crossing], targets[crossing]), values[crossing])
+    return totals
