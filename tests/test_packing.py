@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import hf_tiny
@@ -401,3 +403,19 @@ def test_fewer_layers_than_the_checkpoint(cases: Any) -> None:
     config = dataclasses.replace(case.config, layer_kinds=case.config.layer_kinds[:2])
     with pytest.raises(CheckpointError, match=r"first is 'model.layers.2.input_layernorm.weight'"):
         check_checkpoint(config, case.source)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss"])
+def test_loading_peaks_near_one_parameter(tmp_path: Path, family: str) -> None:
+    """Reading a whole model holds one packed parameter and one tensor of the checkpoint."""
+    hf_tiny.write_hf_checkpoint(family, tmp_path, hidden_size=256, vocab_size=4096)
+    config, source = load_config(tmp_path), SafetensorsSource(tmp_path)
+    largest = max(p.elements for op in operator_sequence(config) for p in op.params) * 4
+    total = sum(p.elements for op in operator_sequence(config) for p in op.params) * 4
+    tracemalloc.start()
+    for op in operator_sequence(config):
+        for _, array in iter_params(op, config, source):
+            del array
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.2 * largest < 0.9 * total
