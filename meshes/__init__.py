@@ -1,4 +1,4 @@
-"""Device types, clusters and links. Importing this package does not import JAX."""
+"""Device types, clusters and links. Only :mod:`weavejax.meshes.submesh` imports JAX."""
 
 from weavejax.meshes.cluster import Cluster, as_cluster, link_between
 from weavejax.meshes.devices import (
