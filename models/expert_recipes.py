@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weavejax.models.mxfp4 import dequantize_mxfp4
-from weavejax.models.recipe import Read, Recipe, Site, one
+from weavejax.models.recipe import Read, Recipe, Site, copy, one, same
 
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
 Expert = Callable[[Read, int], np.ndarray]
@@ -52,7 +52,7 @@ def experts_gate_up(site: Site) -> Recipe:
             for e in range(experts)
             for part in ("gate", "up")
         ),
-        lambda read, e: np.stack([read(2 * e).T, read(2 * e + 1).T], axis=1),
+        lambda read, e: np.stack([read(2 * e), read(2 * e + 1)]).transpose(2, 0, 1),
     )
 
 
@@ -87,7 +87,7 @@ def experts_gate_up_bias(site: Site) -> Recipe:
 
 def experts_down_bias(site: Site) -> Recipe:
     """``[experts, hidden]``."""
-    return one(site.name("mlp.experts.down_proj_bias"), site.shape, lambda a: a)
+    return same(site.name("mlp.experts.down_proj_bias"), site.shape)
 
 
 def _interleaved(site: Site) -> bool:
@@ -98,7 +98,7 @@ def _interleaved(site: Site) -> bool:
 def _experts(tensors: Tensors, expert: Expert) -> Recipe:
     def fill(read: Read, out: np.ndarray) -> None:
         for index in range(len(out)):
-            out[index] = expert(read, index)
+            copy(out[index], expert(read, index))
 
     return Recipe(tensors=tensors, fill=fill)
 

@@ -102,8 +102,11 @@ def iter_params(
             codes = name.endswith(("_blocks", "_scales"))
             return source.read(name, np.uint8 if codes else target, index)
 
-        array = np.empty(param.shape, target)
-        recipe.fill(read, array)
+        if recipe.fill is None:
+            array = read(0).reshape(param.shape)
+        else:
+            array = np.empty(param.shape, target)
+            recipe.fill(read, array)
         yield param.name, array
 
 

@@ -19,8 +19,9 @@ class Recipe:
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     """Hugging Face name and shape of each."""
-    fill: Callable[[Read, np.ndarray], None]
-    """Writes the packed parameter into an array of its declared shape."""
+    fill: Callable[[Read, np.ndarray], None] | None = None
+    """Writes the packed parameter into an array of its declared shape; ``None``: the parameter is
+    the one tensor, its axes cut into the declared ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +40,28 @@ class Site:
 
 
 Make = Callable[[Site], Recipe]
+_COLUMNS = 256
+
+
+def copy(out: np.ndarray, view: np.ndarray) -> None:
+    """``out[...] = view``, some columns at a time: a transposed copy is 3 times as fast then."""
+    for start in range(0, out.shape[-1], _COLUMNS):
+        out[..., start : start + _COLUMNS] = view[..., start : start + _COLUMNS]
+
+
+def same(name: str, shape: tuple[int, ...]) -> Recipe:
+    """One tensor as it is."""
+    return Recipe(tensors=((name, shape),))
 
 
 def one(name: str, shape: tuple[int, ...], view: Callable[[np.ndarray], np.ndarray]) -> Recipe:
     """One tensor, seen through ``view``."""
-
-    def fill(read: Read, out: np.ndarray) -> None:
-        out[...] = view(read(0))
-
-    return Recipe(tensors=((name, shape),), fill=fill)
+    return Recipe(tensors=((name, shape),), fill=lambda read, out: copy(out, view(read(0))))
 
 
 def vector(suffix: str) -> Make:
     """A tensor kept as it is, its only axis cut into the declared ones."""
-
-    def make(site: Site) -> Recipe:
-        size = int(np.prod(site.shape))
-        return one(site.name(suffix), (size,), lambda a: a.reshape(site.shape))
-
-    return make
+    return lambda site: same(site.name(suffix), (int(np.prod(site.shape)),))
 
 
 def transposed(suffix: str) -> Make:
@@ -80,7 +84,7 @@ def gate_up(module: str) -> Make:
 
         def fill(read: Read, out: np.ndarray) -> None:
             for part in range(2):
-                out[:, part] = read(part).T
+                copy(out[:, part], read(part).T)
 
         return Recipe(tensors=tensors, fill=fill)
 
@@ -91,7 +95,6 @@ def whole(name: str, tied: str | None = None) -> Make:
     """A tensor of the whole model; ``tied`` stands in for it with tied embeddings."""
 
     def make(site: Site) -> Recipe:
-        use_tied = tied is not None and site.config.tie_embeddings
-        return one(tied if use_tied and tied else name, site.shape, lambda a: a)
+        return same((tied if site.config.tie_embeddings else None) or name, site.shape)
 
     return make

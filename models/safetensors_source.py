@@ -8,6 +8,7 @@ rather than by the library so that a damaged file can name the tensor it breaks 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,15 @@ class SafetensorsSource:
                 f"can be read are {', '.join(_DTYPES)}"
             )
         stored = np.dtype(_DTYPES[entry.dtype])
-        # The map lives until the copy is made: pages of one tensor (or slice) are resident.
-        data = np.memmap(entry.path, stored, "r", entry.offset, entry.shape or (1,))
-        view = data.reshape(entry.shape) if index is None else data[index]
-        return np.array(view, dtype=dtype)
+        shape, skipped = entry.shape, 0
+        if index is not None:
+            shape = shape[1:]
+            skipped = index * math.prod(shape) * stored.itemsize
+        # Read rather than mapped: mapped pages would count as memory beside the copy.
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset + skipped)
+            data = np.fromfile(file, stored, math.prod(shape))
+        return data.reshape(shape).astype(dtype, copy=False)
 
 
 def _files(directory: Path) -> list[Path]:

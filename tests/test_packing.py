@@ -407,7 +407,8 @@ def test_fewer_layers_than_the_checkpoint(cases: Any) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss"])
 def test_loading_peaks_near_one_parameter(tmp_path: Path, family: str) -> None:
-    """Reading a whole model holds one packed parameter and one tensor of the checkpoint."""
+    """Reading a whole model holds one packed parameter and one tensor of the checkpoint, which for
+    the embedding, here and in most models the largest, are the same array."""
     hf_tiny.write_hf_checkpoint(family, tmp_path, hidden_size=256, vocab_size=4096)
     config, source = load_config(tmp_path), SafetensorsSource(tmp_path)
     largest = max(p.elements for op in operator_sequence(config) for p in op.params) * 4
@@ -418,4 +419,4 @@ def test_loading_peaks_near_one_parameter(tmp_path: Path, family: str) -> None:
             del array
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2.2 * largest < 0.9 * total
+    assert peak < 1.2 * largest < 0.6 * total
