@@ -54,7 +54,7 @@ class Engine:
     def __init__(self, model: Model, plan: Plan, executor: Executor):
         self.model, self.plan = model, plan
         self._executor = executor
-        self._slots = SlotTable(executor.cells, executor.chunks)
+        self._slots = SlotTable(executor.cells, executor.stage_programs.chunks)
         self._waiting: deque[RunningSequence] = deque()
         self._pending: deque[list[_Pending]] = deque()
         self._numbers = itertools.count()
@@ -260,8 +260,8 @@ class Engine:
     def _prefill(self) -> list[_Pending]:
         started = []
         while (work := self._slots.next_prefill()) is not None:
-            batch, prefix, finishing = work
-            result = self._executor.prefill(batch, prefix)
+            batch, finishing = work
+            result = self._executor.prefill(batch)
             self._counts["prefill_passes"] += 1
             if result is not None:
                 started.append(self._expect(*result, finishing))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weavejax.runtime.batches import PrefillBatch, greedy_rows
 from weavejax.runtime.cells import Cells
-from weavejax.runtime.executor import PrefillBatch, greedy_rows
 from weavejax.runtime.sampling import RowSampling
 from weavejax.sequence import RunningSequence
 
@@ -51,8 +51,8 @@ class SlotTable:
             self._stale.add(self.cells.place(sequence.slot)[0])
             sequence.slot = None
 
-    def next_prefill(self) -> tuple[PrefillBatch, int, list[tuple[RunningSequence, int]]] | None:
-        """The next chunk of prompts: the batch, its prefix, and (request, cell) that finish.
+    def next_prefill(self) -> tuple[PrefillBatch, list[tuple[RunningSequence, int]]] | None:
+        """The next chunk of prompts: the batch, and (request, cell) that finish.
 
         Counts the chunk as given to the devices.
         """
@@ -74,7 +74,7 @@ class SlotTable:
 
     def _prefill_batch(
         self, microbatch: int, chosen: dict[int, tuple[RunningSequence, int]], chunk: int
-    ) -> tuple[PrefillBatch, int, list[tuple[RunningSequence, int]]]:
+    ) -> tuple[PrefillBatch, list[tuple[RunningSequence, int]]]:
         count = self.cells.count
         tokens = np.zeros((count, chunk), np.int32)
         starts, lengths, slots = (np.zeros(count, np.int32) for _ in range(3))
@@ -101,7 +101,7 @@ class SlotTable:
             done=done,
             sampling=sampling,
         )
-        return batch, int((starts + lengths).max()), finishing
+        return batch, finishing
 
     def next_decode(self) -> dict[int, tuple[int, list[tuple[RunningSequence, int]]]]:
         """For each microbatch with work: its prefix and its (request, row) pairs."""
@@ -131,11 +131,6 @@ class SlotTable:
                 starts[row], lengths[row] = sequence.next_position, 1
                 _set_sampling(sampling, row, sequence)
         return starts, lengths, sampling
-
-    def mark_stale(self, sequence: RunningSequence) -> None:
-        """The devices must learn that a seated request stopped decoding."""
-        if sequence.slot is not None:
-            self._stale.add(self.cells.place(sequence.slot)[0])
 
 
 def _set_sampling(sampling: RowSampling, row: int, sequence: RunningSequence) -> None:

@@ -6,49 +6,32 @@ which rows are active; inside one, nothing crosses between host and device.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from weavejax.meshes.submesh import group_meshes
 from weavejax.models.loading import Model
 from weavejax.plan import Plan
-from weavejax.runtime.binding import StageBinding, bind_stages
+from weavejax.runtime.batches import PrefillBatch, greedy_rows, idle_prefill
+from weavejax.runtime.binding import bind_stages
 from weavejax.runtime.cells import plan_cells
-from weavejax.runtime.memory import load_weights, make_caches
+from weavejax.runtime.memory import Weights, live_bytes, load_weights, make_caches
 from weavejax.runtime.programs import IDS, Programs
 from weavejax.runtime.sampling import RowSampling
 from weavejax.runtime.sharding import row_spec, wire_spec
 from weavejax.runtime.stage import StageShape
+from weavejax.runtime.stage_programs import Progress, StagePrograms
 from weavejax.runtime.transport import InProcessTransport, Transport
 from weavejax.schedule import Receive, Run, build_schedule
 
 Array = jax.Array
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
-
-
-@dataclass(frozen=True)
-class PrefillBatch:
-    """One prefill pass over a microbatch: at most one row per cell, host arrays ``[cells]``."""
-
-    microbatch: int
-    tokens: np.ndarray
-    """``[cells, chunk]`` int32, padded."""
-    starts: np.ndarray
-    lengths: np.ndarray
-    """0 for cells that take no part."""
-    slots: np.ndarray
-    """Row inside the cell."""
-    done: np.ndarray
-    """Rows whose prompt ends in this chunk: their first token is sampled."""
-    sampling: RowSampling
+Control = dict[str, Array]
+Held = dict[str, Array]
+"""Tensors one group holds for one microbatch, by name."""
 
 
 class Executor:
@@ -66,30 +49,35 @@ class Executor:
         transport: Transport | None = None,
         progress: Progress = lambda what, done, total: None,
     ):
-        self.plan, self.config = plan, model.config
+        self.plan = plan
         self.schedule = build_schedule(plan, model.config)
         self.meshes = group_meshes(plan, devices, oversubscribe=oversubscribe)
         self.cells = plan_cells(plan)
         platform = self.meshes[0].devices.flat[0].platform
         self.dtype = dtype or ("float32" if platform == "cpu" else "bfloat16")
         self.stages = bind_stages(plan, model.config, self.schedule)
-        self.chunks = tuple(sorted({min(chunk, plan.workload.context) for chunk in chunks}))
         self.programs = Programs(model.config, plan.workload.context, self.dtype)
+        self.stage_programs = StagePrograms(
+            plan, self.stages, self.meshes, self.cells, self.programs, chunks
+        )
         self.transport = transport or InProcessTransport()
-        self.prefixes = prefix_buckets(plan.workload.context)
         self._wires = {
             (group, tensor): NamedSharding(mesh, wire_spec(tensor, plan.groups[group].parallelism))
             for group, mesh in enumerate(self.meshes)
             for tensors in (*self.schedule.interfaces, (IDS,))
             for tensor in tensors
         }
-        self._load(model, progress)
+        self.weights = self._load(model, progress)
+        self._stage_weights = [
+            tuple(self.weights[stage.owner][op.index] for op in stage.operators)
+            for stage in self.stages
+        ]
         self._allocate()
         self._warm_up(progress)
 
     # -- setup ---------------------------------------------------------------------------------
 
-    def _load(self, model: Model, progress: Progress) -> None:
+    def _load(self, model: Model, progress: Progress) -> list[Weights]:
         owned: list[set[int]] = [set() for _ in self.plan.groups]
         for stage in self.stages:
             ops = (stage.embed, *stage.operators, stage.head)
@@ -101,82 +89,41 @@ class Executor:
             count += 1
             progress("loading weights", count, total)
 
-        self.weights = [
+        return [
             load_weights(model, group, mesh, indices, self.dtype, tick)
             for group, mesh, indices in zip(self.plan.groups, self.meshes, owned, strict=True)
         ]
 
     def _allocate(self) -> None:
         rows, context = self.plan.microbatch_rows, self.plan.workload.context
+        microbatches = range(self.plan.microbatches)
         self.caches: dict[tuple[int, int], tuple[dict[str, Array], ...]] = {}
         for stage in self.stages:
             group, mesh = self.plan.groups[stage.owner], self.meshes[stage.owner]
-            for microbatch in range(self.plan.microbatches):
+            for microbatch in microbatches:
                 self.caches[stage.index, microbatch] = tuple(
                     make_caches(op, group, mesh, rows, context, self.dtype)
                     for op in stage.operators
                 )
         idle = np.zeros(rows, np.int32)
-        microbatches = range(self.plan.microbatches)
         self.ids = [self._put(self.stages[0].owner, idle, wire=True) for _ in microbatches]
-        self.control: list[list[dict[str, Array]]] = []
-        self.sampling: list[RowSampling] = []
+        self.control: list[list[Control]] = [[] for _ in microbatches]
+        self.sampling = [greedy_rows(rows) for _ in microbatches]
         for microbatch in microbatches:
-            self.control.append([])
-            self.sampling.append(greedy_rows(rows))
             self.set_rows(microbatch, idle, idle, greedy_rows(rows))
 
     def _warm_up(self, progress: Progress) -> None:
-        """Compile every program, in parallel, then run each kind of pass once on idle rows."""
-        jobs: list[Callable[[], Any]] = []
-        for shape in self._shapes():
-            for stage in self.stages:
-                jobs += self._stage_programs(stage, shape)
-        for mesh in self.meshes:
-            jobs.append(lambda mesh=mesh: self.programs.advance(mesh, self.plan.microbatch_rows))
-        count = 0
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            for future in [pool.submit(job) for job in jobs]:
-                future.result()
-                count += 1
-                progress("compiling stages", count, len(jobs))
+        """Compile every program, then run each kind of pass once on idle rows."""
+        self.stage_programs.compile(progress)
         for microbatch in range(self.plan.microbatches):
-            for chunk in self.chunks:
-                self.prefill(self._idle_batch(microbatch, chunk), max(self.chunks))
+            for chunk in self.stage_programs.chunks:
+                self.prefill(idle_prefill(microbatch, self.cells.count, chunk), sample=True)
         self.decode({microbatch: 1 for microbatch in range(self.plan.microbatches)})
         jax.block_until_ready((self.ids, list(self.caches.values())))
 
-    def _shapes(self) -> list[StageShape]:
-        shapes = [self._shape(1, prefix) for prefix in self.prefixes]
-        shapes += [
-            self._shape(chunk, prefix, prefill=True)
-            for chunk in self.chunks
-            for prefix in self.prefixes
-            if prefix >= min(chunk, self.plan.workload.context)
-        ]
-        return shapes
-
-    def _shape(self, tokens: int, prefix: int, *, prefill: bool = False) -> StageShape:
-        return StageShape(
-            rows=self.cells.count if prefill else self.plan.microbatch_rows,
-            tokens=tokens,
-            prefix=prefix,
-            prefill=prefill,
-            cells=self.cells.count,
-            cell_rows=self.cells.rows,
-        )
-
-    def _idle_batch(self, microbatch: int, chunk: int) -> PrefillBatch:
-        zeros = np.zeros(self.cells.count, np.int32)
-        return PrefillBatch(
-            microbatch=microbatch,
-            tokens=np.zeros((self.cells.count, chunk), np.int32),
-            starts=zeros,
-            lengths=zeros,
-            slots=zeros,
-            done=zeros.astype(bool),
-            sampling=greedy_rows(self.cells.count),
-        )
+    def live_bytes(self) -> dict[Any, int]:
+        """Bytes of weights and caches on every device."""
+        return live_bytes([self.weights, list(self.caches.values())])
 
     # -- between iterations --------------------------------------------------------------------
 
@@ -192,70 +139,43 @@ class Executor:
             sampling: ``[rows]`` each.
         """
         self.control[microbatch] = [
-            {
-                "starts": self._put(group, starts.astype(np.int32)),
-                "lengths": self._put(group, lengths.astype(np.int32)),
-            }
+            {"starts": self._put(group, starts), "lengths": self._put(group, lengths)}
             for group in range(len(self.meshes))
         ]
         last = self.stages[-1].owner
         self.sampling[microbatch] = RowSampling(*(self._put(last, field) for field in sampling))
 
-    def prefill(self, batch: PrefillBatch, prefix: int) -> tuple[Array, Array] | None:
+    def prefill(
+        self, batch: PrefillBatch, *, sample: bool | None = None
+    ) -> tuple[Array, Array] | None:
         """Run one chunk of prompts through the same stages.
 
         Args:
             batch: the rows.
-            prefix: at least the last position of any row, plus one.
+            sample: sample each row's next token; by default when any row's prompt is done.
 
         Returns:
-            First tokens and their log-probabilities ``[cells]`` on the device, where any row's
-            prompt ends in this chunk; else ``None``.
+            First tokens and their log-probabilities ``[cells]``, still being computed, when
+            sampled. The tokens of done rows are also the input of their next iteration.
         """
-        microbatch = batch.microbatch
-        shape = self._shape(batch.tokens.shape[1], self._bucket(prefix), prefill=True)
+        sample = bool(batch.done.any()) if sample is None else sample
+        shape = self.stage_programs.shape(batch.tokens.shape[1], batch.prefix, prefill=True)
         controls = [
-            {
-                name: self._put(group, getattr(batch, name).astype(np.int32))
-                for name in ("starts", "lengths", "slots")
-            }
+            {name: self._put(group, getattr(batch, name)) for name in ("starts", "lengths", "slots")}
             for group in range(len(self.meshes))
         ]
-        values: list[dict[str, Array]] = [{} for _ in self.meshes]
-        values[self.stages[0].owner]["ids"] = self._put(
-            self.stages[0].owner, batch.tokens.astype(np.int32), wire=True
-        )
-        flying: dict[int, dict[str, Array]] = {}
-        last = len(self.stages) - 1
-        result: tuple[Array, Array] | None = None
-        for owner, action in self.schedule.actions:
-            if action.microbatch != microbatch:
-                continue
-            match action:
-                case Receive(boundary, _):
-                    if boundary != last:
-                        values[owner].update(flying.pop(boundary))
-                case Run(index, _):
-                    self._run_body(index, microbatch, shape, controls[owner], values[owner])
-                    if index == last and batch.done.any():
-                        sampling = RowSampling(*(self._put(owner, v) for v in batch.sampling))
-                        result = self._run_head(shape, controls[owner], values[owner], sampling)
-                case _:
-                    if action.boundary != last:
-                        flying[action.boundary] = self._send(action.boundary, values[owner])
-        if result is not None:
-            self._merge(batch, shape, result[0])
-        return result
-
-    def _merge(self, batch: PrefillBatch, shape: StageShape, new: Array) -> None:
-        first = self.stages[0].owner
-        (new,) = self.transport.move([new], [self._wires[first, IDS]])
-        merge = self.programs.merge(
-            self.meshes[first], self.plan.groups[first].parallelism, _ends(shape)
-        )
-        slots = self._put(first, batch.slots.astype(np.int32), wire=True)
-        done = self._put(first, batch.done, wire=True)
+        first, last = self.stages[0].owner, self.stages[-1].owner
+        ids = self._put(first, batch.tokens, wire=True)
+        held = self._walk({batch.microbatch: (shape, controls, ids)})[batch.microbatch]
+        if not sample:
+            return None
+        sampling = RowSampling(*(self._put(last, field) for field in batch.sampling))
+        result = self._head(shape, controls[last], held, sampling)
+        (new,) = self.transport.move([result[0]], [self._wires[first, IDS]])
+        merge = self.stage_programs.merge(self.stages[0], shape)
+        slots, done = (self._put(first, a, wire=True) for a in (batch.slots, batch.done))
         self.ids[batch.microbatch] = merge(self.ids[batch.microbatch], new, slots, done)
+        return result
 
     # -- one iteration -------------------------------------------------------------------------
 
@@ -270,169 +190,103 @@ class Executor:
             The new token ids and log-probabilities ``[rows]`` of each microbatch, still being
             computed.
         """
-        shapes = {m: self._shape(1, self._bucket(prefix)) for m, prefix in prefixes.items()}
-        values: dict[tuple[int, int], dict[str, Array]] = {
-            (group, m): {} for group in range(len(self.meshes)) for m in prefixes
+        work = {
+            m: (self.stage_programs.shape(1, prefix, prefill=False), self.control[m], self.ids[m])
+            for m, prefix in prefixes.items()
         }
-        flying: dict[tuple[int, int], dict[str, Array]] = {}
         results: dict[int, tuple[Array, Array]] = {}
-        first, last = self.stages[0].owner, len(self.stages) - 1
+        first, last = self.stages[0].owner, self.stages[-1].owner
+
+        def finish(m: int, held: Held) -> None:
+            shape, controls, _ = work[m]
+            results[m] = self._head(shape, controls[last], held, self.sampling[m])
+            (self.ids[m],) = self.transport.move([results[m][0]], [self._wires[first, IDS]])
+
+        self._walk(work, finish)
         for m in prefixes:
-            values[first, m]["ids"] = self.ids[m]
-        for owner, action in self.schedule.actions:
-            m = action.microbatch
-            if m not in prefixes:
-                continue
-            held = values[owner, m]
-            match action:
-                case Receive(boundary, _):
-                    if boundary != last:
-                        held.update(flying.pop((boundary, m)))
-                case Run(index, _):
-                    control = self.control[m][owner]
-                    self._run_body(index, m, shapes[m], control, held)
-                    if index == last:
-                        results[m] = self._run_head(shapes[m], control, held, self.sampling[m])
-                        self.ids[m] = held["ids"] = results[m][0]
-                case _:
-                    sent = self._send(action.boundary, held)
-                    if action.boundary == last:
-                        self.ids[m] = sent["ids"]
-                    else:
-                        flying[action.boundary, m] = sent
-        for m in prefixes:
-            for control, mesh in zip(self.control[m], self.meshes, strict=True):
-                advance = self.programs.advance(mesh, self.plan.microbatch_rows)
+            for group, control in enumerate(self.control[m]):
+                advance = self.stage_programs.advance(group)
                 control["starts"] = advance(control["starts"], control["lengths"])
         return results
 
-    def _run_body(
+    def _walk(
         self,
-        index: int,
-        microbatch: int,
-        shape: StageShape,
-        control: dict[str, Array],
-        held: dict[str, Array],
+        work: dict[int, tuple[StageShape, list[Control], Array]],
+        finish: Callable[[int, Held], None] = lambda microbatch, held: None,
+    ) -> dict[int, Held]:
+        """Execute the schedule's actions for the microbatches of ``work``, in its order.
+
+        The ring's last boundary is left to ``finish``, called when a microbatch's last stage has
+        run. Returns what the last group holds.
+        """
+        held: dict[tuple[int, int], Held] = {
+            (group, m): {} for group in range(len(self.meshes)) for m in work
+        }
+        flying: dict[tuple[int, int], Held] = {}
+        last = len(self.stages) - 1
+        for m, (_, _, ids) in work.items():
+            held[self.stages[0].owner, m]["ids"] = ids
+        for owner, action in self.schedule.actions:
+            m = action.microbatch
+            if m not in work:
+                continue
+            if isinstance(action, Run):
+                shape, controls, _ = work[m]
+                self._run(action.stage, m, shape, controls[owner], held[owner, m])
+                if action.stage == last:
+                    finish(m, held[owner, m])
+            elif action.boundary == last:
+                continue
+            elif isinstance(action, Receive):
+                held[owner, m].update(flying.pop((action.boundary, m)))
+            else:
+                flying[action.boundary, m] = self._send(action.boundary, held[owner, m])
+        return {m: held[self.stages[-1].owner, m] for m in work}
+
+    def _run(
+        self, index: int, microbatch: int, shape: StageShape, control: Control, held: Held
     ) -> None:
         stage = self.stages[index]
-        weights = self.weights[stage.owner]
         if stage.embed is not None:
-            embed = self._embed(stage, shape)
-            x = embed(weights[stage.embed.index], held["ids"], control)
+            weights = self.weights[stage.owner][stage.embed.index]
+            x = self.stage_programs.embed(stage, shape)(weights, held["ids"], control)
             held[stage.embed.outputs[0].name] = x
-        state = self.caches[index, microbatch]
-        tensors, self.caches[index, microbatch] = self._body(stage, shape)(
-            tuple(weights[op.index] for op in stage.operators),
-            state,
+        tensors, self.caches[index, microbatch] = self.stage_programs.body(stage, shape)(
+            self._stage_weights[index],
+            self.caches[index, microbatch],
             tuple(held[tensor.name] for tensor in stage.reads),
             control,
         )
         for tensor, value in zip(stage.writes, tensors, strict=True):
             held[tensor.name] = value
         if index + 1 < len(self.stages) and self.stages[index + 1].owner == stage.owner:
-            self._forget(index, held)
+            _forget(stage.forgets, held)
 
-    def _run_head(
-        self,
-        shape: StageShape,
-        control: dict[str, Array],
-        held: dict[str, Array],
-        sampling: RowSampling,
+    def _head(
+        self, shape: StageShape, control: Control, held: Held, sampling: RowSampling
     ) -> tuple[Array, Array]:
         stage = self.stages[-1]
         assert stage.head is not None
         weights = self.weights[stage.owner][stage.head.index]
         x = held[stage.head.inputs[0].name]
-        return self._head(stage, shape)(weights, x, control, sampling)
+        return self.stage_programs.head(stage, shape)(weights, x, control, sampling)
 
-    def _send(self, boundary: int, held: dict[str, Array]) -> dict[str, Array]:
+    def _send(self, boundary: int, held: Held) -> Held:
         tensors = self.schedule.interfaces[boundary]
-        to = self.stages[(boundary + 1) % len(self.stages)].owner
+        to = self.stages[boundary + 1].owner
         moved = self.transport.move(
             [held[tensor.name] for tensor in tensors],
             [self._wires[to, tensor] for tensor in tensors],
         )
-        self._forget(boundary, held)
+        _forget(self.stages[boundary].forgets, held)
         return {tensor.name: value for tensor, value in zip(tensors, moved, strict=True)}
 
-    def _forget(self, index: int, held: dict[str, Array]) -> None:
-        for name in self.stages[index].forgets:
-            held.pop(name, None)
-
-    # -- programs ------------------------------------------------------------------------------
-
-    def _stage_programs(self, stage: StageBinding, shape: StageShape) -> list[Callable[[], Any]]:
-        jobs: list[Callable[[], Any]] = [lambda: self._body(stage, shape)]
-        if stage.embed is not None:
-            jobs.append(lambda: self._embed(stage, shape))
-            if shape.prefill:
-                group = self.plan.groups[stage.owner].parallelism
-                mesh = self.meshes[stage.owner]
-                jobs.append(lambda: self.programs.merge(mesh, group, _ends(shape)))
-        if stage.head is not None:
-            jobs.append(lambda: self._head(stage, shape))
-        return jobs
-
-    def _body(self, stage: StageBinding, shape: StageShape) -> Callable[..., Any]:
-        if not stage.reads_context:
-            shape = _without_prefix(shape)
-        mesh, group = self.meshes[stage.owner], self.plan.groups[stage.owner]
-        return self.programs.body(
-            mesh, group.parallelism, stage.operators, stage.reads, stage.writes, shape
-        )
-
-    def _embed(self, stage: StageBinding, shape: StageShape) -> Callable[..., Any]:
-        assert stage.embed is not None
-        mesh, group = self.meshes[stage.owner], self.plan.groups[stage.owner]
-        return self.programs.embed(mesh, group.parallelism, stage.embed, _without_prefix(shape))
-
-    def _head(self, stage: StageBinding, shape: StageShape) -> Callable[..., Any]:
-        assert stage.head is not None
-        mesh, group = self.meshes[stage.owner], self.plan.groups[stage.owner]
-        return self.programs.head(mesh, group.parallelism, stage.head, _without_prefix(shape))
-
-    def _bucket(self, prefix: int) -> int:
-        return next(size for size in self.prefixes if size >= prefix)
-
-    def _put(self, group: int, value: np.ndarray, *, wire: bool = False) -> Array:
+    def _put(self, group: int, value: Any, *, wire: bool = False) -> Array:
         parallelism = self.plan.groups[group].parallelism
         spec = wire_spec(IDS, parallelism) if wire else row_spec(parallelism)
-        return jax.device_put(value, _sharding(self.meshes[group], spec))
+        return jax.device_put(value, NamedSharding(self.meshes[group], spec))
 
 
-def prefix_buckets(context: int, smallest: int = 128) -> tuple[int, ...]:
-    """Prefix lengths attention is compiled for: doubling from ``smallest`` to the context.
-
-    Examples:
-        >>> prefix_buckets(1000)
-        (128, 256, 512, 1000)
-    """
-    sizes = [context]
-    size = smallest
-    while size < context:
-        sizes.append(size)
-        size *= 2
-    return tuple(sorted(sizes))
-
-
-def greedy_rows(rows: int) -> RowSampling:
-    """Host arrays that sample greedily."""
-    return RowSampling(
-        temperature=np.zeros(rows, np.float32),  # type: ignore[arg-type]
-        top_k=np.zeros(rows, np.int32),  # type: ignore[arg-type]
-        top_p=np.ones(rows, np.float32),  # type: ignore[arg-type]
-        seed=np.zeros(rows, np.uint32),  # type: ignore[arg-type]
-    )
-
-
-def _sharding(mesh: Mesh, spec: PartitionSpec) -> NamedSharding:
-    return NamedSharding(mesh, spec)
-
-
-def _without_prefix(shape: StageShape) -> StageShape:
-    return StageShape(**{**vars(shape), "prefix": 0})
-
-
-def _ends(shape: StageShape) -> StageShape:
-    """The part of a shape that merging first tokens depends on."""
-    return StageShape(**{**vars(shape), "prefix": 0, "tokens": 1})
+def _forget(names: tuple[str, ...], held: Held) -> None:
+    for name in names:
+        held.pop(name, None)

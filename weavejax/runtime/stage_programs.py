@@ -1,0 +1,144 @@
+"""The programs of every stage of a plan, compiled at start and found by (stage, shape)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from jax.sharding import Mesh
+
+from weavejax.plan import Parallelism, Plan
+from weavejax.runtime.batches import prefix_buckets
+from weavejax.runtime.binding import StageBinding
+from weavejax.runtime.cells import Cells
+from weavejax.runtime.programs import Programs
+from weavejax.runtime.stage import StageShape
+
+Compiled = Callable[..., Any]
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total)."""
+
+
+class StagePrograms:
+    """Looks up compiled programs; every shape a pass can have is compiled by :meth:`compile`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        stages: Sequence[StageBinding],
+        meshes: Sequence[Mesh],
+        cells: Cells,
+        programs: Programs,
+        chunks: Sequence[int],
+    ):
+        self.plan, self.stages, self.meshes = plan, stages, meshes
+        self.cells, self.programs = cells, programs
+        context = plan.workload.context
+        self.chunks = tuple(sorted({min(chunk, context) for chunk in chunks}))
+        self.prefixes = prefix_buckets(context)
+        self._found: dict[tuple[Any, ...], Compiled] = {}
+
+    def shape(self, tokens: int, prefix: int, *, prefill: bool) -> StageShape:
+        """The compiled shape of a pass: the next larger prefix bucket."""
+        bucket = next(size for size in self.prefixes if size >= prefix)
+        return StageShape(
+            rows=self.cells.count if prefill else self.plan.microbatch_rows,
+            tokens=tokens,
+            prefix=bucket,
+            prefill=prefill,
+            cells=self.cells.count,
+            cell_rows=self.cells.rows,
+        )
+
+    def compile(self, progress: Progress) -> None:
+        """Compile everything a pass may need, in parallel."""
+        shapes = [self.shape(1, prefix, prefill=False) for prefix in self.prefixes]
+        for chunk in self.chunks:
+            # the prefix covers the chunk's start and at least one token
+            shapes += [self.shape(chunk, prefix, prefill=True) for prefix in self.prefixes]
+        jobs: list[Callable[[], Any]] = [lambda: self.advance(0)]
+        jobs += [lambda group=group: self.advance(group) for group in range(1, len(self.meshes))]
+        for shape in shapes:
+            for stage in self.stages:
+                jobs.append(lambda stage=stage, shape=shape: self.body(stage, shape))
+                if stage.embed is not None:
+                    jobs.append(lambda stage=stage, shape=shape: self.embed(stage, shape))
+                if stage.embed is not None and shape.prefill:
+                    jobs.append(lambda stage=stage, shape=shape: self.merge(stage, shape))
+                if stage.head is not None:
+                    jobs.append(lambda stage=stage, shape=shape: self.head(stage, shape))
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            for done, future in enumerate([pool.submit(job) for job in jobs], start=1):
+                future.result()
+                progress("compiling stages", done, len(jobs))
+
+    def body(self, stage: StageBinding, shape: StageShape) -> Compiled:
+        """Layer operators of a stage."""
+        prefix = shape.prefix if stage.reads_context else 0
+        key = ("body", stage.index, shape.tokens, prefix, shape.prefill)
+        return self._find(
+            key,
+            lambda: self.programs.body(
+                self.meshes[stage.owner],
+                self._parallelism(stage),
+                stage.operators,
+                stage.reads,
+                stage.writes,
+                _with(shape, prefix=prefix),
+            ),
+        )
+
+    def embed(self, stage: StageBinding, shape: StageShape) -> Compiled:
+        """Token ids to ``x``."""
+        op = stage.embed
+        assert op is not None
+        return self._find(
+            ("embed", shape.tokens, shape.prefill),
+            lambda: self.programs.embed(
+                self.meshes[stage.owner], self._parallelism(stage), op, _with(shape, prefix=0)
+            ),
+        )
+
+    def head(self, stage: StageBinding, shape: StageShape) -> Compiled:
+        """``x`` to sampled ids."""
+        op = stage.head
+        assert op is not None
+        return self._find(
+            ("head", shape.tokens, shape.prefill),
+            lambda: self.programs.head(
+                self.meshes[stage.owner], self._parallelism(stage), op, _with(shape, prefix=0)
+            ),
+        )
+
+    def merge(self, stage: StageBinding, shape: StageShape) -> Compiled:
+        """First tokens of a prefill into a microbatch's ids."""
+        return self._find(
+            ("merge",),
+            lambda: self.programs.merge(
+                self.meshes[stage.owner],
+                self._parallelism(stage),
+                _with(shape, prefix=0, tokens=1),
+            ),
+        )
+
+    def advance(self, group: int) -> Compiled:
+        """Positions of a group's rows to the next iteration's."""
+        rows = self.plan.microbatch_rows
+        return self._find(
+            ("advance", group), lambda: self.programs.advance(self.meshes[group], rows)
+        )
+
+    def _parallelism(self, stage: StageBinding) -> Parallelism:
+        return self.plan.groups[stage.owner].parallelism
+
+    def _find(self, key: tuple[Any, ...], build: Callable[[], Compiled]) -> Compiled:
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = build()
+        return found
+
+
+def _with(shape: StageShape, **changes: int) -> StageShape:
+    return StageShape(**(vars(shape) | changes))
