@@ -251,6 +251,20 @@ def test_stream_holds_half_characters_only(tiny: Tokenizer) -> None:
     assert len(decoder.extend(lone)) >= 47
 
 
+def test_stream_decodes_a_short_window(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thousandth token costs what the tenth does."""
+    lengths: list[int] = []
+    decode = Tokenizer.decode
+
+    def counting(self: Tokenizer, ids: Any, **options: Any) -> str:
+        lengths.append(len(ids))
+        return decode(self, ids, **options)
+
+    monkeypatch.setattr(Tokenizer, "decode", counting)
+    tiny.decoder().extend(tiny.encode(gguf_tiny.TEXT))
+    assert max(lengths) <= 24  # a family emoji is that many bytes
+
+
 def sentencepiece_like() -> Tokenizer:
     """A vocabulary with word-initial marks and byte tokens, whose decoder drops the first space."""
     words = ["▁Hello", "▁world", "▁", "!", "▁the"] + [f"<0x{byte:02X}>" for byte in range(256)]
