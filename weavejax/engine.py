@@ -196,6 +196,8 @@ class Engine:
 
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         tokenizer, vocab = self.model.tokenizer, self.model.config.vocab_size
+        if not isinstance(prompt, Sequence):
+            raise ValueError(f"a prompt is text, token ids or a chat, got {prompt!r}")
         if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
             if tokenizer is None:
                 raise ValueError("this model has no tokenizer: give token ids instead of text")
