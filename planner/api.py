@@ -104,9 +104,7 @@ def search(
     config = resolve_config(model)
     inventory = as_cluster(cluster)
     chosen = _limits(limits, policy)
-    latencies = load_profile(*([profile] if profile else [])) if (
-        profile is None or isinstance(profile, str)
-    ) else profile
+    latencies = resolve_profile(profile)
     workload = Workload(context=context, tpot_slo_s=tpot_slo_s)
     compile_s = compile_search()
     start = time.perf_counter()
@@ -166,6 +164,13 @@ def search_templates(
         )
         for groups in range(limits.min_groups, limits.max_groups + 1)
     }
+
+
+def resolve_profile(profile: LatencyProfile | str | None) -> LatencyProfile:
+    """A profile from itself, a name or path, or the one that ships with the package."""
+    if profile is None:
+        return load_profile()
+    return load_profile(profile) if isinstance(profile, str) else profile
 
 
 def _limits(limits: LimitsLike | None, policy: str) -> SearchLimits:

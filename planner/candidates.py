@@ -23,8 +23,9 @@ TIE_SLACK = 1 + 2e-9
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class CandidateKey:
-    """The order of candidates: cheaper, then fewer devices, then the smaller batch; then less
-    compute per token, fewer groups, the earlier template, fewer microbatches and the earlier
+    """The order of candidates: cheaper, then fewer devices, then the smaller batch.
+
+    Then less compute, fewer groups, the earlier template, fewer microbatches and the earlier
     owner points, so that the best candidate is one and the same whatever finds it.
     """
 

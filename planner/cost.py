@@ -15,9 +15,7 @@ def usd_per_second_and_row(group: DeviceGroup, usd_per_hour: float) -> float:
     return per_second / group.resident_batch
 
 
-def usd_per_million_tokens(
-    plan: Plan, cluster: Cluster, round_trip_time_s: float
-) -> float | None:
+def usd_per_million_tokens(plan: Plan, cluster: Cluster, round_trip_time_s: float) -> float | None:
     """Dollars per million output tokens, or None where a device has no price.
 
     Every iteration gives each of the B resident rows one token, and all devices are paid for the

@@ -54,4 +54,3 @@ def keep_undominated(  # pragma: no cover - compiled
             if better and (saved_s > tolerance_s or p < q):
                 keep[q] = False
     fits[:] = keep
-

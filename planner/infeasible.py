@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from weavejax.planner.space import Space
 
 def explain_infeasible(
     space: Space,
-    templates: dict[int, Sequence[Template]],
+    templates: Mapping[int, Sequence[Template]],
     state: SearchState,
     workload: Workload,
     policy: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ class LatencyProfile(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
+    @cached_property
     def hash(self) -> str: ...
 
     def operator_times_s(

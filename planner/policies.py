@@ -105,7 +105,7 @@ def cad(block: PartitionBlock, groups: int) -> list[Template]:
 def weave(block: PartitionBlock, groups: int) -> list[Template]:
     """Every cut of every sub-block, colocation included (paper section 5)."""
     if groups == 1:
-        return colocated(block, groups)
+        return [Template(layers=block.layers)]
     return list(legal_templates(block, groups))
 
 

@@ -10,7 +10,7 @@ dropped as dominated; the best plan is the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,7 +96,7 @@ class Search:
     def __init__(
         self,
         space: Space,
-        templates: dict[int, Sequence[Template]],
+        templates: Mapping[int, Sequence[Template]],
         slo_s: float,
         *,
         pareto: bool = True,
@@ -131,9 +131,7 @@ class Search:
         for rank, (cost, which, row, column) in enumerate(order):
             if self.bound and cost > self._cutoff():
                 left = order[rank:]
-                self.state.bound_by_cost += sum(
-                    int(sets[k].fitting[r, c]) for _, k, r, c in left
-                )
+                self.state.bound_by_cost += sum(int(sets[k].fitting[r, c]) for _, k, r, c in left)
                 break
             self._visit(sets[which].templates, column, self.space.points[row])
             if self.progress is not None and time.monotonic() - told > 0.1:

@@ -112,9 +112,7 @@ class OptionCosts:
     """``[classes]`` inputs of one row."""
 
 
-def option_costs(
-    config: ModelConfig, options: Sequence[GroupOption], context: int
-) -> OptionCosts:
+def option_costs(config: ModelConfig, options: Sequence[GroupOption], context: int) -> OptionCosts:
     """Memory terms of :mod:`weavejax.planner.memory`, per class."""
     table = operator_table(config)
     shape = (len(options), table.num_classes)

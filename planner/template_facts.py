@@ -53,9 +53,7 @@ def operator_table(config: ModelConfig) -> OperatorTable:
     handed = []
     for op, before in zip(operators, operators[-1:] + operators[:-1], strict=True):
         made = {tensor.name for tensor in before.outputs}
-        handed.append(
-            interface_bytes([t for t in op.inputs if t.name in made], DTYPE_BYTES)
-        )
+        handed.append(interface_bytes([t for t in op.inputs if t.name in made], DTYPE_BYTES))
     return OperatorTable(
         handed_bytes=np.array(handed, dtype=np.int64),
         config=config,

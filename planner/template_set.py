@@ -38,9 +38,7 @@ class TemplateSet:
         return len(self.facts)
 
 
-def build_template_set(
-    space: Space, groups: int, templates: Sequence[Template]
-) -> TemplateSet:
+def build_template_set(space: Space, groups: int, templates: Sequence[Template]) -> TemplateSet:
     """Lay every template over the model and sum what its owners store."""
     facts = tuple(template_facts(space.config, template, groups) for template in templates)
     columns = space.table.num_classes + 1

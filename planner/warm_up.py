@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 from weavejax.meshes.cluster import Cluster
 from weavejax.meshes.devices import DeviceSpec, Link
@@ -14,11 +15,9 @@ from weavejax.planner.space import build_space
 from weavejax.profiles.estimator import Profile
 from weavejax.profiles.schema import ProfileData
 
-_compiled = False
-
 
 def compile_search() -> float:
-    """Run a search of a few candidates once per process; returns the seconds it took.
+    """Run a search of a few candidates, once per process; returns the seconds it took.
 
     Compiled code is kept on disk, so only the first run on a machine takes long.
     """
@@ -27,6 +26,7 @@ def compile_search() -> float:
     return time.perf_counter() - start
 
 
+@cache
 def _search_tiny() -> None:
     link = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-6)
     device = DeviceSpec(

@@ -95,9 +95,7 @@ def test_turned_and_tiled_templates_are_dropped(data):
     groups = data.draw(st.integers(2, 3))
     ring = sorted(
         data.draw(
-            st.lists(
-                st.integers(0, 4 * layers - 1), min_size=groups, max_size=groups, unique=True
-            )
+            st.lists(st.integers(0, 4 * layers - 1), min_size=groups, max_size=groups, unique=True)
         )
     )
     first = Template(layers=layers, cuts=tuple(c - ring[0] for c in ring[1:]), offset=ring[0])
