@@ -20,7 +20,7 @@ from weavejax.planner.policies import policy_templates
 from weavejax.planner.predict import evaluate
 from weavejax.planner.progress import ProgressLike, tracked
 from weavejax.planner.report import SearchReport
-from weavejax.planner.search import Search, SearchState
+from weavejax.planner.branch_and_bound import Search, SearchState
 from weavejax.planner.space import build_space
 from weavejax.planner.warm_up import compile_search
 from weavejax.profiles.estimator import load_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from weavejax.planner.search import Progress
+from weavejax.planner.branch_and_bound import Progress
 
 ProgressLike = bool | Progress
 
