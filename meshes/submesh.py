@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -10,11 +11,14 @@ from jax.sharding import Mesh
 
 from weavejax.plan import Plan, PlanError
 
+if TYPE_CHECKING:
+    from jaxlib._jax import Device
+
 REPLICA, MODEL = "replica", "model"
 
 
 def group_meshes(
-    plan: Plan, devices: Sequence[jax.Device] | None = None, *, oversubscribe: bool = False
+    plan: Plan, devices: Sequence[Device] | None = None, *, oversubscribe: bool = False
 ) -> tuple[Mesh, ...]:
     """One mesh per group with axes ``("replica", "model")``, in group order.
 
@@ -33,9 +37,10 @@ def group_meshes(
     sizes = [group.num_devices for group in plan.groups]
     needed = max(sizes) if oversubscribe else sum(sizes)
     if needed > len(available):
+        kind = available[0].platform if available else jax.default_backend()
         raise PlanError(
             f"the plan needs {needed} devices ({' + '.join(map(str, sizes))} over its groups), "
-            f"got {len(available)} {available[0].platform} device(s). {_advice(available, needed)}"
+            f"got {len(available)} {kind} device(s). {_advice(kind, needed)}"
         )
     meshes, start = [], 0
     for group, size in zip(plan.groups, sizes, strict=True):
@@ -47,9 +52,9 @@ def group_meshes(
     return tuple(meshes)
 
 
-def _advice(available: Sequence[jax.Device], needed: int) -> str:
+def _advice(kind: str, needed: int) -> str:
     share = "or let groups share devices with oversubscribe=True"
-    if available[0].platform != "cpu":
+    if kind != "cpu":
         return f"Use a smaller plan, {share}."
     return (
         f"Call jax.config.update('jax_num_cpu_devices', {needed}) before JAX is first used "

@@ -252,7 +252,9 @@ def _from_plain(cls: Any, data: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     unknown = sorted(set(data) - set(hints))
     if unknown:
-        raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}; it has {sorted(hints)}")
+        raise ValueError(
+            f"{cls.__name__} has no field {', '.join(unknown)}; it has {sorted(hints)}"
+        )
     values: dict[str, Any] = {}
     for key, item in data.items():
         hint = hints[key]

@@ -52,7 +52,8 @@ def kernel_flops(
             )
             # decay, read, delta and write of the state, then the query's read
             return rows * (
-                8.0 * heads * kernel.key_dim * kernel.value_dim + 2.0 * channels * kernel.conv_kernel
+                8.0 * heads * kernel.key_dim * kernel.value_dim
+                + 2.0 * channels * kernel.conv_kernel
             )
         case Experts():
             return 6.0 * rows * kernel.top_k * kernel.hidden * kernel.intermediate / ways
@@ -142,9 +143,7 @@ def param_elements(
     return elements
 
 
-def operator_params(
-    op: OperatorSpec, parallelism: Parallelism = SINGLE, kv_heads: int = 0
-) -> int:
+def operator_params(op: OperatorSpec, parallelism: Parallelism = SINGLE, kv_heads: int = 0) -> int:
     """Weights of an operator on one rank, tied ones included."""
     return sum(param_elements(param, op, parallelism, kv_heads) for param in op.params)
 

@@ -23,7 +23,8 @@ class DeltaNetIn(Operator):
         x, weight, linear = tensors["x"], self.weight("in_proj"), self.config.linear
         assert linear is not None
         hidden, heads, width = weight.shape
-        y = (self.normalize("norm", x) @ weight.reshape(hidden, -1)).reshape(*x.shape[:2], heads, width)
+        y = self.normalize("norm", x) @ weight.reshape(hidden, -1)
+        y = y.reshape(*x.shape[:2], heads, width)
         ratio = linear.num_value_heads // linear.num_key_heads
         values = ratio * linear.value_head_dim
         mixed = 2 * linear.key_head_dim + values
@@ -138,6 +139,6 @@ def delta_rule(
         out = jnp.einsum("bck,bcrkv->bcrv", q, memory)
         return jnp.where(active[:, None, None, None, None], memory, carry), out
 
-    sequence = tuple(jnp.moveaxis(value, 1, 0) for value in (q, k, v, decay, beta, active))
+    sequence = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), (q, k, v, decay, beta, active))
     memory, out = jax.lax.scan(token, memory, sequence)
     return jnp.moveaxis(out, 0, 1), memory

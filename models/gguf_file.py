@@ -52,7 +52,8 @@ class GgufFile:
         if not self.path.is_file():
             raise FileNotFoundError(f"{self.path} does not exist")
         # Positions are into this map; nothing but the header is touched before a tensor is read.
-        data = np.memmap(self.path, np.uint8, "r") if self.path.stat().st_size else b""
+        empty = self.path.stat().st_size == 0
+        data: Any = b"" if empty else np.memmap(self.path, np.uint8, "r")
         reader = _Reader(memoryview(data), self.path)
         if reader.bytes(4) != b"GGUF":
             raise CheckpointError(f"{self.path} is not a GGUF file: it does not start with 'GGUF'")

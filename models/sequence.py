@@ -114,9 +114,7 @@ def _attention(
 
     packed = per_group * gates + 2
     in_params = [_norm("norm", hidden)]
-    in_params.append(
-        ParamSpec("qkv", (hidden, groups, packed, width), (None, "heads", None, None))
-    )
+    in_params.append(ParamSpec("qkv", (hidden, groups, packed, width), (None, "heads", None, None)))
     if config.qkv_bias:
         in_params.append(ParamSpec("qkv_bias", (groups, packed, width), ("heads", None, None)))
     if config.qk_norm:
@@ -229,9 +227,7 @@ def _delta_net(config: ModelConfig, layer: int, kind: LayerKind) -> list[Operato
                     dtype="float32",
                 ),
             ),
-            kernels=(
-                DeltaNet(keys, linear.num_value_heads, dk, dv, linear.conv_kernel),
-            ),
+            kernels=(DeltaNet(keys, linear.num_value_heads, dk, dv, linear.conv_kernel),),
         ),
         _operator(
             layer,
@@ -329,9 +325,7 @@ def _embed(config: ModelConfig) -> OperatorSpec:
         layer_kind=None,
         inputs=(TensorSpec("ids", (), ()),),
         outputs=(_x(config, "x.0"),),
-        params=(
-            ParamSpec("embedding", (config.vocab_size, config.hidden_size), ("vocab", None)),
-        ),
+        params=(ParamSpec("embedding", (config.vocab_size, config.hidden_size), ("vocab", None)),),
         kernels=(Elementwise("lookup", 2 * config.hidden_size),),
         all_reduce_elements=config.hidden_size,
     )

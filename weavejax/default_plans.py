@@ -62,7 +62,9 @@ def default_plan(
         group = DeviceGroup(device=device, tensor_parallel=ways, resident_batch=slots)
         plan = Plan(
             model=model_ref(config),
-            workload=Workload(context=min(config.max_position, context or 2048)),
+            workload=Workload(
+                context=min(config.max_position, 2048 if context is None else context)
+            ),
             template=template,
             groups=(group,) * count,
             microbatches=microbatches,

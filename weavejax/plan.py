@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from weavejax.meshes.cluster import Cluster
+from weavejax.plan_reading import PlanError, read_fields, read_integer, read_part
 from weavejax.prediction import Prediction
 
 PLAN_FORMAT = "weavejax.plan/1"
-
-
-class PlanError(ValueError):
-    """A plan that cannot be: the message says the rule, the numbers and what was got."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +116,9 @@ class Template:
         tail = self.num_operators - max(self.cuts, default=1)
         if not 0 <= self.offset <= tail:
             raise PlanError(
-                f"offset must lie between 0 and {tail}, the length of the last stage (the operators "
-                f"before the first block are its tail), got {self.offset}; start the template at "
-                "an earlier cut instead"
+                f"offset must lie between 0 and {tail}, the length of the last stage (the "
+                f"operators before the first block are its tail), got {self.offset}; start the "
+                "template at an earlier cut instead"
             )
 
     @property
@@ -243,8 +240,7 @@ class Plan:
             "offset": self.template.offset,
         }
         data["groups"] = [
-            {"device": group.device} | _without(dataclasses.asdict(group), "device")
-            for group in self.groups
+            {"device": group.device} | dataclasses.asdict(group) for group in self.groups
         ]
         data["microbatches"] = self.microbatches
         if self.cluster is not None:
@@ -266,25 +262,32 @@ class Plan:
             raise PlanError(f"a plan is a JSON object, got {type(data).__name__}")
         if data.get("format") != PLAN_FORMAT:
             raise PlanError(
-                f"a plan file starts with \"format\": {PLAN_FORMAT!r}, got {data.get('format')!r}"
+                f'a plan file starts with "format": {PLAN_FORMAT!r}, got {data.get("format")!r}'
             )
         known = {"format", *(f.name for f in dataclasses.fields(cls))}
         unknown = sorted(set(data) - known)
         if unknown:
             raise PlanError(f"a plan has no field {', '.join(unknown)}; it has {sorted(known)}")
-        cluster, prediction = data.get("cluster"), data.get("prediction")
+        groups, policy = data.get("groups"), data.get("policy", "custom")
+        if not isinstance(groups, (list, tuple)):
+            raise PlanError(f"groups must be a list of objects, got {groups!r}")
+        if not isinstance(policy, str):
+            raise PlanError(f"policy must be a string, got {policy!r}")
         return cls(
-            model=_read(ModelRef, data, "model"),
-            workload=_read(Workload, data, "workload"),
-            template=_read(Template, data, "template"),
+            model=read_fields(ModelRef, data, "model"),
+            workload=read_fields(Workload, data, "workload"),
+            template=read_fields(Template, data, "template"),
             groups=tuple(
-                _read(DeviceGroup, {"groups": group}, "groups") for group in data.get("groups", ())
+                read_fields(DeviceGroup, {f"groups[{index}]": group}, f"groups[{index}]")
+                for index, group in enumerate(groups)
             ),
-            microbatches=_integer(data, "microbatches"),
-            policy=str(data.get("policy", "custom")),
-            cluster=None if cluster is None else Cluster.from_dict(cluster),
-            profile=None if data.get("profile") is None else _read(ProfileRef, data, "profile"),
-            prediction=None if prediction is None else Prediction.from_dict(prediction),
+            microbatches=read_integer(data, "microbatches"),
+            policy=policy,
+            cluster=read_part(Cluster, data, "cluster"),
+            profile=None
+            if data.get("profile") is None
+            else read_fields(ProfileRef, data, "profile"),
+            prediction=read_part(Prediction, data, "prediction"),
         )
 
     def save(self, path: str | Path) -> None:
@@ -311,50 +314,3 @@ class Plan:
             return cls.from_dict(data)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from None
-
-
-def _without(data: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != key}
-
-
-def _integer(data: Mapping[str, Any], key: str) -> int:
-    value = data.get(key, 1)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PlanError(f"{key} must be a whole number, got {value!r}")
-    return value
-
-
-def _read(cls: Any, data: Mapping[str, Any], key: str) -> Any:
-    """Build the frozen dataclass ``cls`` from ``data[key]`` with typed, named errors."""
-    value = data.get(key)
-    if not isinstance(value, Mapping):
-        raise PlanError(f"{key} must be an object, got {value!r}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    unknown = sorted(set(value) - set(fields))
-    missing = [
-        name
-        for name, field in fields.items()
-        if name not in value
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
-    if unknown or missing:
-        raise PlanError(f"{key}: unknown {unknown}, missing {missing}; the fields are {[*fields]}")
-    values: dict[str, Any] = {}
-    for name, item in value.items():
-        kind = str(fields[name].type)
-        whole = isinstance(item, int) and not isinstance(item, bool)
-        if kind == "int" and not whole:
-            raise PlanError(f"{key}.{name} must be a whole number, got {item!r}")
-        if kind == "str" and not isinstance(item, str):
-            raise PlanError(f"{key}.{name} must be a string, got {item!r}")
-        if kind.startswith("tuple[int") and not (
-            isinstance(item, list) and all(type(part) is int for part in item)
-        ):
-            raise PlanError(f"{key}.{name} must be a list of whole numbers, got {item!r}")
-        if kind.startswith("float") and item is not None and not (
-            whole or isinstance(item, float)
-        ):
-            raise PlanError(f"{key}.{name} must be a number, got {item!r}")
-        values[name] = tuple(item) if isinstance(item, list) else item
-    return cls(**values)

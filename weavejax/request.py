@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,9 +48,11 @@ class SamplingParams:
     """Leave control tokens out of the text."""
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        for name, values in (("stop", stop), ("stop_token_ids", self.stop_token_ids)):
+            if not isinstance(values, Iterable):
+                raise ValueError(f"{name} must be a sequence, got {values!r}")
+            object.__setattr__(self, name, tuple(values))
         self._whole("max_tokens", self.max_tokens, 1)
         self._whole("top_k", self.top_k, 0)
         if self.seed is not None:
@@ -58,7 +61,7 @@ class SamplingParams:
         self._number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise ValueError("top_p must be greater than 0 and at most 1, got 0")
-        if any(not isinstance(text, str) or not text for text in stop):
+        if any(not isinstance(text, str) or not text for text in self.stop):
             raise ValueError(f"stop must hold non-empty strings, got {self.stop!r}")
         for token in self.stop_token_ids:
             self._whole("stop_token_ids", token, 0)
@@ -71,7 +74,8 @@ class SamplingParams:
     @staticmethod
     def _number(name: str, value: Any, low: float, high: float) -> None:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not low <= value <= high:
+        # Compared, not converted: a whole number may be larger than any float.
+        if not number or not low <= value <= high or value > sys.float_info.max:
             limit = f"between {low:g} and {high:g}" if math.isfinite(high) else f">= {low:g}"
             raise ValueError(f"{name} must be a number {limit}, got {value!r}")
 

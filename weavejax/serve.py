@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -14,12 +14,15 @@ from weavejax.plan import Plan
 from weavejax.progress import show_progress
 from weavejax.runtime.executor import Executor
 
+if TYPE_CHECKING:
+    from jaxlib._jax import Device
+
 
 def serve(
     model: Model | str,
     plan: Plan | str = "colocated",
     *,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
     oversubscribe: bool | None = None,
     dtype: Any = None,
     slots: int = 8,

@@ -135,6 +135,7 @@ class SlotTable:
 
 def _set_sampling(sampling: RowSampling, row: int, sequence: RunningSequence) -> None:
     params = sequence.params
-    values = (params.temperature, params.top_k, params.top_p, sequence.seed)
+    top_k = min(params.top_k, np.iinfo(np.int32).max)  # more than any vocabulary: all
+    values = (params.temperature, top_k, params.top_p, sequence.seed)
     for field, value in zip(sampling, values, strict=True):
-        field[row] = value  # type: ignore[index]
+        field[row] = value

@@ -23,6 +23,7 @@ def user_errors() -> Iterator[None]:
 
 
 def add_cpu_devices(parser: argparse.ArgumentParser) -> None:
+    """The option that :func:`set_cpu_devices` reads."""
     parser.add_argument(
         "--cpu-devices",
         type=int,

@@ -1,0 +1,1 @@
+"""The runtime: stages as compiled programs, moves between groups, and what holds them."""

@@ -49,10 +49,10 @@ def idle_prefill(microbatch: int, cells: int, chunk: int) -> PrefillBatch:
 def greedy_rows(rows: int) -> RowSampling:
     """Host arrays that sample greedily."""
     return RowSampling(
-        temperature=np.zeros(rows, np.float32),  # type: ignore[arg-type]
-        top_k=np.zeros(rows, np.int32),  # type: ignore[arg-type]
-        top_p=np.ones(rows, np.float32),  # type: ignore[arg-type]
-        seed=np.zeros(rows, np.uint32),  # type: ignore[arg-type]
+        temperature=np.zeros(rows, np.float32),
+        top_k=np.zeros(rows, np.int32),
+        top_p=np.ones(rows, np.float32),
+        seed=np.zeros(rows, np.uint32),
     )
 
 

@@ -7,7 +7,7 @@ which rows are active; inside one, nothing crosses between host and device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -28,6 +28,9 @@ from weavejax.runtime.stage_programs import Progress, StagePrograms
 from weavejax.runtime.transport import InProcessTransport, Transport
 from weavejax.schedule import Receive, Run, build_schedule
 
+if TYPE_CHECKING:
+    from jaxlib._jax import Device
+
 Array = jax.Array
 Control = dict[str, Array]
 Held = dict[str, Array]
@@ -42,7 +45,7 @@ class Executor:
         model: Model,
         plan: Plan,
         *,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Device] | None = None,
         oversubscribe: bool = False,
         dtype: Any = None,
         chunks: Sequence[int] = (16, 128),
@@ -161,7 +164,10 @@ class Executor:
         sample = bool(batch.done.any()) if sample is None else sample
         shape = self.stage_programs.shape(batch.tokens.shape[1], batch.prefix, prefill=True)
         controls = [
-            {name: self._put(group, getattr(batch, name)) for name in ("starts", "lengths", "slots")}
+            {
+                name: self._put(group, getattr(batch, name))
+                for name in ("starts", "lengths", "slots")
+            }
             for group in range(len(self.meshes))
         ]
         first, last = self.stages[0].owner, self.stages[-1].owner

@@ -113,9 +113,7 @@ class Programs:
             x = self._wire(op.inputs[0], mesh, parallelism, shape)
             rows = row_spec(parallelism)
             kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
-            sampling = RowSampling(
-                *(_abstract(mesh, (shape.rows,), kind, rows) for kind in kinds)
-            )
+            sampling = RowSampling(*(_abstract(mesh, (shape.rows,), kind, rows) for kind in kinds))
             control = self._control(mesh, parallelism, shape)
             arguments = (self._params(op, mesh, parallelism), x, control, sampling)
             ids = wire_spec(IDS, parallelism)
@@ -199,7 +197,5 @@ def _compile(
 ) -> Compiled:
     """Ahead-of-time compilation of ``run`` over ``mesh``; shardings come from the arguments."""
     in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, arguments)
-    mapped = jax.shard_map(
-        run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     return jax.jit(mapped, donate_argnums=donate).lower(*arguments).compile()

@@ -72,9 +72,7 @@ def find_route(
     return tuple(deliveries)
 
 
-def _deliver(
-    found: dict[Box, int], target: Box, sources: Sequence[tuple[object, Box]]
-) -> Delivery:
+def _deliver(found: dict[Box, int], target: Box, sources: Sequence[tuple[object, Box]]) -> Delivery:
     axes = [sorted({box[axis] for box in found}) for axis in range(len(target))]
     cells = list(itertools.product(*axes))
     if sorted(cells) != sorted(found) or any(
@@ -89,8 +87,7 @@ def _deliver(
         index = found[box]
         origin = sources[index][1]
         slices = tuple(
-            (low - start, high - start)
-            for (low, high), (start, _) in zip(box, origin, strict=True)
+            (low - start, high - start) for (low, high), (start, _) in zip(box, origin, strict=True)
         )
         pieces.append(Piece(index, box, slices, whole=box == origin))
     return Delivery(tuple(pieces), tuple(len(cuts) for cuts in axes))
@@ -98,7 +95,6 @@ def _deliver(
 
 def _intersect(a: Box, b: Box) -> Box | None:
     common = tuple(
-        (max(low, start), min(high, stop))
-        for (low, high), (start, stop) in zip(a, b, strict=True)
+        (max(low, start), min(high, stop)) for (low, high), (start, stop) in zip(a, b, strict=True)
     )
     return None if any(low >= high for low, high in common) else common

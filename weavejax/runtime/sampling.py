@@ -7,7 +7,8 @@ the new token alone, so that batch, slot and plan do not change what a request g
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +17,15 @@ Array = jax.Array
 
 
 class RowSampling(NamedTuple):
-    """Sampling parameters of every row, ``[b]`` each."""
+    """Sampling parameters of every row, ``[b]`` each: arrays of device or host, or shapes."""
 
-    temperature: Array
+    temperature: Any
     """float32; 0 is greedy."""
-    top_k: Array
+    top_k: Any
     """int32; 0 keeps all."""
-    top_p: Array
+    top_p: Any
     """float32 in (0, 1]; 1 keeps all."""
-    seed: Array
+    seed: Any
     """uint32."""
 
 
@@ -62,9 +63,12 @@ def _draw(logits: Array, sampling: RowSampling, positions: Array) -> Array:
     masked = jnp.where(kept, tempered, -jnp.inf)
     probabilities = jax.nn.softmax(masked, axis=-1)
 
+    # A top_p below float32's range is 0 here, which no token at all would satisfy.
+    top_p = jnp.maximum(sampling.top_p, 1e-30)
+
     def heavy(threshold: Array) -> Array:
         mass = jnp.sum(jnp.where(keys >= threshold[:, None], probabilities, 0.0), axis=-1)
-        return mass >= sampling.top_p
+        return mass >= top_p
 
     nucleus = keys >= _largest(heavy, logits.shape[0])[:, None]
     nucleus = nucleus | (sampling.top_p >= 1.0)[:, None]
@@ -85,11 +89,11 @@ def _ordered_bits(values: Array) -> Array:
     return jnp.where(bits & sign, ~bits, bits | sign)
 
 
-def _largest(holds: object, rows: int) -> Array:
+def _largest(holds: Callable[[Array], Array], rows: int) -> Array:
     """The largest uint32 per row for which a falling predicate holds, bit by bit."""
 
     def bit(index: Array, threshold: Array) -> Array:
         candidate = threshold | (jnp.uint32(0x8000_0000) >> index.astype(jnp.uint32))
-        return jnp.where(holds(candidate), candidate, threshold)  # type: ignore[operator]
+        return jnp.where(holds(candidate), candidate, threshold)
 
     return jax.lax.fori_loop(0, 32, bit, jnp.zeros((rows,), jnp.uint32))

@@ -176,9 +176,7 @@ def run_operators(
         new_state.append(cache)
         for tensor in op.outputs:
             values[tensor.name] = (by_rows, outputs[role(tensor.name)])
-    results = tuple(
-        wire.leave(tensor, fetch(tensor.name, wire.by_rows)) for tensor in writes
-    )
+    results = tuple(wire.leave(tensor, fetch(tensor.name, wire.by_rows)) for tensor in writes)
     return results, tuple(new_state)
 
 

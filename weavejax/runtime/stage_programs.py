@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -140,5 +141,5 @@ class StagePrograms:
         return found
 
 
-def _with(shape: StageShape, **changes: int) -> StageShape:
-    return StageShape(**(vars(shape) | changes))
+def _with(shape: StageShape, **changes: Any) -> StageShape:
+    return dataclasses.replace(shape, **changes)
