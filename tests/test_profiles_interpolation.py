@@ -27,7 +27,9 @@ def test_gemm_is_exact_at_every_measured_point(device):
     table = DATA.devices[device].tables["gemm"]
     rows, widths, depths = table.points
     rng = np.random.default_rng(0)
-    for i, j in zip(rng.integers(0, len(widths), 60), rng.integers(0, len(depths), 60), strict=True):
+    for i, j in zip(
+        rng.integers(0, len(widths), 60), rng.integers(0, len(depths), 60), strict=True
+    ):
         want = table.time_s[0, :, i, j].astype(float)
         times_s, codes = LOOKUPS[device].gemm(rows, int(widths[i]), int(depths[j]))
         known = np.isfinite(want)
@@ -113,9 +115,7 @@ def test_the_analytic_model_continues_the_edge(device):
     lookup, edge = LOOKUPS[device], 32_768.0
     times_s, codes = lookup.gemm(np.array([edge, edge * (1 + 1e-9), 2 * edge]), 4096, 4096)
     assert times_s[1] == pytest.approx(times_s[0], rel=1e-6)
-    model = [
-        analytic_time_s(lookup.device, "gemm", (), (m, 4096, 4096)) for m in (edge, 2 * edge)
-    ]
+    model = [analytic_time_s(lookup.device, "gemm", (), (m, 4096, 4096)) for m in (edge, 2 * edge)]
     assert times_s[2] / times_s[0] == pytest.approx(model[1] / model[0], rel=1e-12)
     assert codes.tolist() == [MEASURED, DERIVED, DERIVED]
 
