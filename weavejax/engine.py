@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -170,7 +171,7 @@ class Engine:
         tokenizer = self.model.tokenizer
         end_ids = set(params.stop_token_ids)
         if not params.ignore_eos:
-            end_ids |= set(self.model.config.eos_token_ids)
+            end_ids |= set(self.model.eos_token_ids)
         sequence = RunningSequence(
             index=index,
             prompt=ids,
@@ -207,7 +208,7 @@ class Engine:
                 messages: list[Message] = list(prompt)  # type: ignore[arg-type]
                 ids = tokenizer.encode_chat(messages)
         else:
-            ids = list(prompt)  # type: ignore[arg-type]
+            ids: list[Any] = list(prompt)
         if not ids:
             raise ValueError("a prompt needs at least one token, got an empty prompt")
         for token in ids:
@@ -306,8 +307,9 @@ class Engine:
             for sequence, row in part.rows:
                 if sequence.finished:
                     continue
-                asked = sequence.params.logprobs and logprobs is not None
-                sequence.accept(int(ids[row]), float(logprobs[row]) if asked else None, now)
+                asked = sequence.params.logprobs
+                logprob = float(logprobs[row]) if asked and logprobs is not None else None
+                sequence.accept(int(ids[row]), logprob, now)
                 self._counts["generated_tokens"] += 1
                 if sequence.finished:
                     self._counts["requests_finished"] += 1
@@ -320,4 +322,3 @@ def _chunk(sequence: RunningSequence) -> StreamChunk | None:
         return None
     output = sequence.output() if sequence.finished else None
     return StreamChunk(index=sequence.index, text=text, token_ids=tokens, output=output)
-
