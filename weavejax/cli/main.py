@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from weavejax.cli import demo, generate
+from weavejax.cli import demo, generate, plan, simulate
 from weavejax.cli.common import UsageError
 
-COMMANDS = (generate, demo)
+COMMANDS = (generate, demo, plan, simulate)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,115 @@
+"""``weavejax plan``: the cheapest plan of a grid, proven."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from weavejax.cli.common import UsageError, user_errors
+from weavejax.plan import Plan
+from weavejax.plan_table import plan_table
+from weavejax.planner import SearchLimits, SearchReport, policy_names, search
+from weavejax.models.presets import resolve_config
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Register the command."""
+    parser = commands.add_parser("plan", help="find the cheapest plan for a model on a cluster")
+    parser.add_argument("model", help="preset, or a directory or file with a config.json")
+    parser.add_argument(
+        "--cluster", required=True, help="h100-sxm:16,l40s:16, or a YAML or JSON cluster file"
+    )
+    parser.add_argument("--context", type=int, required=True, metavar="TOKENS")
+    parser.add_argument("--tpot-slo-ms", type=float, required=True, metavar="MS")
+    parser.add_argument("--policy", default="weave", choices=policy_names())
+    parser.add_argument("--profile", help="a profile file; the shipped measured one by default")
+    add_limits(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as JSON")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    return parser
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Options that become :class:`SearchLimits`."""
+    default = SearchLimits()
+    parser.add_argument("--max-devices", type=int, default=default.max_devices, metavar="N")
+    parser.add_argument("--max-groups", type=int, default=default.max_groups, metavar="N")
+    parser.add_argument("--max-replicas", type=int, default=default.max_replicas, metavar="N")
+    parser.add_argument(
+        "--max-microbatches", type=int, default=default.max_microbatches, metavar="N"
+    )
+    parser.add_argument(
+        "--tensor-parallel", type=int, nargs="+", default=default.tensor_parallel, metavar="N"
+    )
+    parser.add_argument(
+        "--no-offsets", action="store_true", help="only templates that start at a layer boundary"
+    )
+
+
+def read_limits(options: argparse.Namespace) -> SearchLimits:
+    """The limits that the options describe."""
+    return SearchLimits(
+        max_devices=options.max_devices,
+        max_groups=options.max_groups,
+        max_replicas=options.max_replicas,
+        max_microbatches=options.max_microbatches,
+        tensor_parallel=tuple(options.tensor_parallel),
+        offsets=not options.no_offsets,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command: 0, or 130 when interrupted before the plan was proven."""
+    with user_errors():
+        report = search(
+            options.model,
+            options.cluster,
+            options.context,
+            options.tpot_slo_ms / 1e3,
+            policy=options.policy,
+            limits=read_limits(options),
+            profile=options.profile,
+            progress=sys.stderr.isatty() and not options.json,
+        )
+    plan = report.best
+    if plan is None:
+        raise UsageError("interrupted before any plan was found")
+    if options.output:
+        with user_errors():
+            plan.save(options.output)
+    if options.json:
+        print(json.dumps(plan.to_dict(), indent=2))
+    else:
+        console = Console()
+        console.print(plan_table(plan, resolve_config(options.model)))
+        console.print(summary(plan, report), highlight=False)
+        if options.output:
+            console.print(f"written to {options.output}; read it with: weavejax explain", end=" ")
+            console.print(options.output, highlight=False)
+    return 0 if report.proven else 130
+
+
+def summary(plan: Plan, report: SearchReport) -> str:
+    """The figures of a plan and how sure they are, in four lines."""
+    prediction = plan.prediction
+    assert prediction is not None
+    cost = prediction.usd_per_million_tokens
+    slo = plan.workload.tpot_slo_s
+    counts = report.counts
+    proven = "proven cheapest of the grid" if report.proven else "NOT PROVEN: interrupted"
+    return "\n".join(
+        (
+            f"round-trip time {prediction.round_trip_time_s * 1e3:.2f} ms"
+            + (f" (target {slo * 1e3:g} ms)" if slo else "")
+            + f", {prediction.tokens_per_s(plan.batch):,.0f} tokens/s on {plan.num_devices} devices",
+            f"cost {'unknown' if cost is None else f'${cost:.4f}'} per million output tokens, "
+            f"occupancy {prediction.occupancy:.1%}, "
+            f"{prediction.internode_bytes_per_token / 2**20:.2f} MiB between nodes per token",
+            f"{proven}: {counts.candidates:,} candidates, {counts.simulated:,} simulated, "
+            f"{report.seconds:.2f} s (compilation {report.compile_s:.1f} s)",
+        )
+    )
