@@ -22,7 +22,7 @@ from weavejax.profiles.work import kernel_work
 Parameters = dict[str, Any]
 _STEPS = 200
 _LEARNING_RATE = 0.05
-_BLENDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 64.0)
+_BLENDS = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 
 
 def fit_device(device: DeviceProfile) -> DeviceProfile:
@@ -122,21 +122,27 @@ def fit_warp(device: DeviceProfile, table: KernelTable, *, triples: int = 4000) 
             theirs = np.abs(np.expm1(logs[0] + (logs[2] - logs[0]) * weight - logs[1]))
             ours = np.abs(np.expm1(np.asarray(miss)))
             ratio = [np.percentile(ours, q) / np.percentile(theirs, q) for q in (50, 95)]
-            scores.append(ratio[0] * ratio[1] + 10.0 * max(0.0, max(ratio) - 0.99))
+            scores.append(ratio[0] * ratio[1] + 100.0 * max(0.0, max(ratio) - 0.98))
         return np.array(scores)
 
     with jax.enable_x64(True):
         best, best_score = None, np.inf
         minimise = _minimiser(loss)
         for start in _starts(table):
-            warp = _warp(table.kind, minimise(minimise(start, 1.0), 0.02))
-            # a slope only acts along its own axis, so each is blended by itself
-            scores = np.stack([score(_blended(warp, [f] * len(data))) for f in _BLENDS])
-            if scores.min(0).sum() < best_score:
-                best_score = float(scores.min(0).sum())
-                best = _blended(warp, [_BLENDS[i] for i in scores.argmin(0)])
+            for warp in _milder(_warp(table.kind, minimise(minimise(start, 1.0), 0.02))):
+                # a slope only acts along its own axis, so each is blended by itself
+                scores = np.stack([score(_blended(warp, [f] * len(data))) for f in _BLENDS])
+                if scores.min(0).sum() < best_score:
+                    best_score = float(scores.min(0).sum())
+                    best = _blended(warp, [_BLENDS[i] for i in scores.argmin(0)])
     assert best is not None, "there is always a start"
     return _plain_floats(best)
+
+
+def _milder(warp: Warp) -> list[Warp]:
+    """The warp, and with less of the cache: the mean error overvalues the few points it helps."""
+    gain = warp.cache_speedup - 1.0
+    return [dataclasses.replace(warp, cache_speedup=1.0 + part * gain) for part in (1.0, 0.4, 0.15)]
 
 
 def _blended(warp: Warp, factors: Sequence[float]) -> Warp:
