@@ -11,6 +11,7 @@ from weavejax.meshes.cluster import Cluster, as_cluster
 from weavejax.models.config import ModelConfig
 from weavejax.models.presets import resolve_config
 from weavejax.plan import ModelRef, Plan, ProfileRef, Template, Workload
+from weavejax.planner.branch_and_bound import Search, SearchState
 from weavejax.planner.candidates import Candidate
 from weavejax.planner.infeasible import explain_infeasible
 from weavejax.planner.latency import LatencyProfile, with_cluster
@@ -20,7 +21,6 @@ from weavejax.planner.policies import policy_templates
 from weavejax.planner.predict import evaluate
 from weavejax.planner.progress import ProgressLike, tracked
 from weavejax.planner.report import SearchReport
-from weavejax.planner.branch_and_bound import Search, SearchState
 from weavejax.planner.space import build_space
 from weavejax.planner.warm_up import compile_search
 from weavejax.profiles.estimator import load_profile

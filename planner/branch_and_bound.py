@@ -141,6 +141,14 @@ class Search:
         self.state.done = True
         return self.state
 
+    def fitting(self) -> int:
+        """How many candidates fit their memory, interfaces not counted; searches nothing."""
+        return sum(
+            int(self._bound_all(build_template_set(self.space, groups, templates)).fitting.sum())
+            for groups, templates in self.templates.items()
+            if templates
+        )
+
     def _rates(self, points: OwnerPoints, groups: int) -> NDArray[np.float64]:
         if self.fastest:
             return np.full(len(points), 1.0 / groups)

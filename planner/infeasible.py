@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weavejax.plan import Template, Workload
-from weavejax.planner.report import InfeasiblePlanError
 from weavejax.planner.branch_and_bound import Search, SearchState
+from weavejax.planner.report import InfeasiblePlanError
 from weavejax.planner.space import Space
 
 

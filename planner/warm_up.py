@@ -8,9 +8,9 @@ from functools import cache
 from weavejax.meshes.cluster import Cluster
 from weavejax.meshes.devices import DeviceSpec, Link
 from weavejax.models.config import LayerKind, ModelConfig
+from weavejax.planner.branch_and_bound import Search
 from weavejax.planner.limits import SearchLimits
 from weavejax.planner.partition import legal_templates, partition_block
-from weavejax.planner.branch_and_bound import Search
 from weavejax.planner.space import build_space
 from weavejax.profiles.estimator import Profile
 from weavejax.profiles.schema import ProfileData
