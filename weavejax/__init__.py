@@ -2,6 +2,7 @@
 
 from weavejax.default_plans import default_plan, model_ref
 from weavejax.engine import Engine, EngineStats
+from weavejax.meshes.cluster import Cluster
 from weavejax.models.loading import Model, load_model
 from weavejax.plan import (
     DeviceGroup,
@@ -13,6 +14,15 @@ from weavejax.plan import (
     Template,
     Workload,
 )
+from weavejax.planner import (
+    InfeasiblePlanError,
+    SearchLimits,
+    SearchReport,
+    evaluate,
+    plan,
+    register_policy,
+    search,
+)
 from weavejax.prediction import Prediction
 from weavejax.request import Output, SamplingParams, StreamChunk
 from weavejax.schedule import Schedule, build_schedule
@@ -22,9 +32,11 @@ from weavejax.span import Span, chrome_trace, write_chrome_trace
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cluster",
     "DeviceGroup",
     "Engine",
     "EngineStats",
+    "InfeasiblePlanError",
     "Model",
     "ModelRef",
     "Output",
@@ -35,6 +47,8 @@ __all__ = [
     "ProfileRef",
     "SamplingParams",
     "Schedule",
+    "SearchLimits",
+    "SearchReport",
     "Span",
     "StreamChunk",
     "Template",
@@ -42,8 +56,12 @@ __all__ = [
     "build_schedule",
     "chrome_trace",
     "default_plan",
+    "evaluate",
     "load_model",
     "model_ref",
+    "plan",
+    "register_policy",
+    "search",
     "serve",
     "write_chrome_trace",
 ]

@@ -1,0 +1,90 @@
+"""The command line: what it prints, what it refuses, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weavejax.cli import main
+from weavejax.plan import Plan
+
+PLAN = ["plan", "gemma-3-27b", "--cluster", "h100-sxm:16", "--context", "32768"]
+QUICK = ["--max-devices", "8", "--max-groups", "2", "--no-offsets"]
+
+
+def shell(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, where JAX is not running yet."""
+    return subprocess.run(
+        [sys.executable, "-m", "weavejax.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        cwd=cwd,
+    )
+
+
+def test_plan_writes_and_simulate_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    assert main([*PLAN, *QUICK, "--tpot-slo-ms", "60", "-o", str(file)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "proven cheapest of the grid" in text and "per million output tokens" in text
+    plan = Plan.load(file)
+    assert plan.prediction is not None
+    assert main(["simulate", str(file), "--trace", str(trace)]) == 0
+    shown = capsys.readouterr().out
+    assert f"round-trip time {plan.prediction.round_trip_time_s * 1e3:.3f} ms" in shown
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, *QUICK, "--tpot-slo-ms", "60", "--json"]) == 0
+    plan = Plan.from_dict(json.loads(capsys.readouterr().out))
+    assert plan.model.name == "gemma-3-27b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*PLAN, "--tpot-slo-ms", "0.1"], "nearest"),
+        ([*PLAN, "--tpot-slo-ms", "-5"], "tpot_slo_s must be a positive number"),
+        (["plan", "gema-3-27b", *PLAN[2:], "--tpot-slo-ms", "60"], "did you mean 'gemma-3-27b'"),
+        (["simulate", "nowhere.json"], "does not exist"),
+        (["generate", "smollm2-135m-instruct", "x", "--temperature", "-1"], "temperature"),
+        (["generate", "smollm2-135m-instruct", "x", "--max-tokens", "0"], "max_tokens"),
+        (["generate", "no-such-model", "x"], "no-such-model"),
+        (["generate", "smollm2-135m-instruct", "x", "--cpu-devices", "0"], "--cpu-devices"),
+        (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "colocated, afd, cad"),
+    ],
+)
+def test_wrong_requests_say_why(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_generate_prints_json_through_a_plan_file(tmp_path: Path) -> None:
+    words = ["generate", "smollm2-135m-instruct", "The capital of France is", "", "--json"]
+    words += ["--max-tokens", "6", "--context", "128", "--cpu-devices", "2"]
+    result = shell(*words, "--plan", "cad", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr  # the empty prompt fails alone
+    good, bad = (json.loads(line) for line in result.stdout.splitlines())
+    assert "Paris" in good["text"] and len(good["token_ids"]) == 6
+    assert bad["finish_reason"] == "error" and "empty prompt" in bad["error"]
+    assert "Traceback" not in result.stderr
+
+
+def test_too_many_cpu_devices_after_jax_started(capsys: pytest.CaptureFixture[str]) -> None:
+    import jax
+
+    assert jax.device_count() == 8  # the backend is up
+    assert main(["generate", "llama-3.1-8b", "x", "--random-weights", "--cpu-devices", "9"]) == 2
+    assert "start a new process" in capsys.readouterr().err
