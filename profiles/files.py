@@ -130,10 +130,7 @@ def _read_device(
             origin=facts["origin"],
             spread=arrays.get(f"{prefix}/spread"),
         )
-    warps = {
-        kind: Warp(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-        for kind, values in entry.pop("warps").items()
-    }
+    warps = {kind: _read_warp(values) for kind, values in entry.pop("warps").items()}
     return DeviceProfile(
         tables=tables,
         warps=warps,
@@ -141,3 +138,10 @@ def _read_device(
         links={k: LinkFit(**v) for k, v in entry.pop("links").items()},
         **entry,
     )
+
+
+def _read_warp(values: Mapping[str, Any]) -> Warp:
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    return Warp(**fields)
