@@ -268,7 +268,7 @@ def load_profile(name: str = _SHIPPED) -> Profile:
     Raises:
         ProfileError: neither a shipped name nor a file.
     """
-    shipped = importlib.resources.files(__package__) / "data"
+    shipped = importlib.resources.files("weavejax.profiles") / "data"
     if name == _SHIPPED:
         with importlib.resources.as_file(shipped / f"{name}.npz") as path:
             return Profile.load(path)
