@@ -51,6 +51,20 @@ def sample(logits: Array, sampling: RowSampling, positions: Array) -> tuple[Arra
 
 
 def _draw(logits: Array, sampling: RowSampling, positions: Array) -> Array:
+    def noise(seed: Array, position: Array) -> Array:
+        key = jax.random.fold_in(jax.random.key(seed), position)
+        return jax.random.gumbel(key, logits.shape[1:], jnp.float32)
+
+    draws = candidates(logits, sampling) + jax.vmap(noise)(sampling.seed, positions)
+    return jnp.argmax(draws, axis=-1).astype(jnp.int32)
+
+
+def candidates(logits: Array, sampling: RowSampling) -> Array:
+    """Tempered logits ``[b, vocab]``, -inf where top-k or top-p cut a token off.
+
+    Both keep or drop tokens of equal logit together: top-k keeps every token as likely as the
+    k-th, top-p every token as likely as the one that completes the mass.
+    """
     tempered = logits / jnp.maximum(sampling.temperature, 1e-6)[:, None]
     keys = _ordered_bits(tempered)
     vocab = logits.shape[-1]
@@ -72,14 +86,7 @@ def _draw(logits: Array, sampling: RowSampling, positions: Array) -> Array:
 
     nucleus = keys >= _largest(heavy, logits.shape[0])[:, None]
     nucleus = nucleus | (sampling.top_p >= 1.0)[:, None]
-    masked = jnp.where(nucleus, masked, -jnp.inf)
-
-    def noise(seed: Array, position: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(seed), position)
-        return jax.random.gumbel(key, (vocab,), jnp.float32)
-
-    draws = masked + jax.vmap(noise)(sampling.seed, positions)
-    return jnp.argmax(draws, axis=-1).astype(jnp.int32)
+    return jnp.where(nucleus, masked, -jnp.inf)
 
 
 def _ordered_bits(values: Array) -> Array:
