@@ -5,7 +5,6 @@ Importing this package does not import JAX; only :mod:`weavejax.profiles.fit` an
 
 from weavejax.profiles.estimator import KernelEstimate, Profile, load_profile
 from weavejax.profiles.files import ProfileError
-from weavejax.profiles.holdout import HoldoutRow, format_report, holdout_report
 from weavejax.profiles.schema import (
     SOURCES,
     DeviceProfile,
@@ -22,7 +21,6 @@ __all__ = [
     "DeviceProfile",
     "Efficiency",
     "Estimate",
-    "HoldoutRow",
     "KernelEstimate",
     "KernelTable",
     "LinkFit",
@@ -30,7 +28,5 @@ __all__ = [
     "ProfileData",
     "ProfileError",
     "Warp",
-    "format_report",
-    "holdout_report",
     "load_profile",
 ]

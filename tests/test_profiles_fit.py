@@ -56,6 +56,7 @@ def test_residuals_are_those_of_the_fit():
     assert "floor 6.0 us, bandwidth 0.62, FLOP 0.41" in summary(exact)["gemm"]
 
 
+@pytest.mark.slow
 def test_a_fitted_warp_finds_the_planted_knee():
     """Flat until the traffic leaves the launch cost: log-linear misses the knee, the warp not."""
     batch = 2.0 ** np.arange(0, 12)
@@ -74,6 +75,7 @@ def test_a_fitted_warp_finds_the_planted_knee():
     assert row.median < 0.2 * row.plain_median
 
 
+@pytest.mark.slow
 def test_fit_device_fits_every_table():
     batch = 2.0 ** np.arange(0, 10)
     table = KernelTable(

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from weavejax.profiles import format_report, holdout_report, load_profile
-from weavejax.profiles.holdout import holdout_row, main
+from weavejax.profiles import load_profile
+from weavejax.profiles.holdout import format_report, holdout_report, holdout_row, main
 from weavejax.profiles.lines import measured_line
 from weavejax.profiles.warp import progress
 
@@ -35,13 +35,6 @@ def test_gemm_beats_plain_log_linear_on_every_device_and_axis(device, axis):
     if known is not None:
         assert (100 * row.plain_median, 100 * row.plain_p95) == pytest.approx(known, abs=0.06)
         assert (100 * row.median, 100 * row.p95) < known
-
-
-@pytest.mark.parametrize("device", sorted(DATA.devices))
-def test_attention_beats_plain_log_linear(device):
-    profile = DATA.devices[device]
-    for axis in range(2):
-        assert holdout_row(profile, profile.tables["attention"], axis).better
 
 
 def test_the_report_says_what_the_lookup_does():
@@ -72,8 +65,7 @@ def test_report_covers_every_device_kernel_and_axis(capsys):
     assert len(rows) == len(DATA.devices) * 8
     text = format_report(rows)
     assert all(name in text for name in (*DATA.devices, "gemm", "context", "elements"))
-    worse = [row for row in rows if not row.better]
-    assert text.count("not better") == len(worse)
+    assert all(row.better for row in rows), text
     assert main([]) == 0
     assert capsys.readouterr().out.strip() == text
     assert np.isfinite([row.p95 for row in rows]).all()
