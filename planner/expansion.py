@@ -57,7 +57,11 @@ def expand(  # pragma: no cover - compiled
         set of device types that share nodes ``[n]``.
     """
     groups, points = work_s.shape
-    sizes, lists, least = _lists(work_s, kept, usd_per_row_s, microbatches)
+    left = kept.copy()
+    for _ in range(2):  # a narrower list of one group narrows the others
+        sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
+        _narrow(work_s, left, sizes, least, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut)
+    sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
     below = np.ones(groups + 1, dtype=np.int64)
     for m in range(groups - 1, -1, -1):
         below[m] = below[m + 1] * sizes[m]
@@ -132,6 +136,35 @@ def _lists(work_s, kept, usd_per_row_s, microbatches):  # pragma: no cover - com
                 own = usd_per_row_s[p] * microbatches * work_s[m, p]
                 least[m, 2] = min(least[m, 2], own)
     return sizes, lists, least
+
+
+@njit(cache=True, nogil=True)
+def _narrow(
+    work_s, left, sizes, least, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut
+):  # pragma: no cover - compiled
+    """Clear points that no choice of the other groups makes good enough."""
+    groups, points = work_s.shape
+    sizes = sizes.copy()
+    for m in range(groups):
+        others_s, slowest_s, others = 0.0, 0.0, 1
+        for other in range(groups):
+            if other != m:
+                others_s += least[other, 0]
+                slowest_s = max(slowest_s, least[other, 0])
+                others *= sizes[other]
+        for p in range(points):
+            if not left[m, p]:
+                continue
+            busiest_s = microbatches * max(slowest_s, work_s[m, p])
+            bound_s = max(busiest_s, others_s + work_s[m, p])
+            bound_usd = usd_per_row_s[p] * bound_s
+            for other in range(groups):
+                if other != m:
+                    bound_usd += max(bound_s * least[other, 1], least[other, 2])
+            if bound_s > slo_s or bound_usd > cutoff_usd:
+                cut[SLO if bound_s > slo_s else COST] += others
+                left[m, p] = False
+                sizes[m] -= 1
 
 
 @njit(cache=True, nogil=True)
