@@ -10,7 +10,7 @@ from weavejax.schedule import Schedule, StageOccurrence, build_schedule
 
 
 def plan_table(plan: Plan, config: ModelConfig) -> Table:
-    """One row per stage position of the first full block, as a rich table.
+    """One row per stage position of the first block, as a rich table.
 
     Columns: stage, group and its devices, the operators, what it sends on per row.
     """
@@ -35,10 +35,15 @@ def plan_table(plan: Plan, config: ModelConfig) -> Table:
 
 
 def first_block(schedule: Schedule) -> tuple[StageOccurrence, ...]:
-    """The occurrences of the first full block of the template, in order."""
+    """The occurrences of the first block of the template: one of every stage position, in order.
+
+    Where an offset leaves a model of one block no room for the last stage, that stage is what
+    stands before the block.
+    """
     positions = max(o.position for o in schedule.occurrences) + 1
     start = next(o.index for o in schedule.occurrences if o.position == 0)
-    return schedule.occurrences[start : start + positions]
+    block = schedule.occurrences[start : start + positions]
+    return block if len(block) == positions else (*block, schedule.occurrences[0])
 
 
 def describe_group(plan: Plan, index: int) -> str:
