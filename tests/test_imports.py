@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.plan_table",
             "weavejax.profiles",
             "weavejax.profiles.*",
+            "weavejax.prompts",
             "weavejax.runtime",
             "weavejax.runtime.*",
             "weavejax.schedule",

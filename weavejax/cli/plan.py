@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from weavejax.cli.common import UsageError, user_errors
+from weavejax.models.presets import resolve_config
 from weavejax.plan import Plan
 from weavejax.plan_table import plan_table
 from weavejax.planner import SearchLimits, SearchReport, policy_names, search
-from weavejax.models.presets import resolve_config
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -105,7 +105,8 @@ def summary(plan: Plan, report: SearchReport) -> str:
         (
             f"round-trip time {prediction.round_trip_time_s * 1e3:.2f} ms"
             + (f" (target {slo * 1e3:g} ms)" if slo else "")
-            + f", {prediction.tokens_per_s(plan.batch):,.0f} tokens/s on {plan.num_devices} devices",
+            + f", {prediction.tokens_per_s(plan.batch):,.0f} tokens/s"
+            + f" on {plan.num_devices} devices",
             f"cost {'unknown' if cost is None else f'${cost:.4f}'} per million output tokens, "
             f"occupancy {prediction.occupancy:.1%}, "
             f"{prediction.internode_bytes_per_token / 2**20:.2f} MiB between nodes per token",

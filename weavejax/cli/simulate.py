@@ -41,5 +41,6 @@ def run(options: argparse.Namespace) -> int:
         share = busy_s / simulation.round_trip_time_s
         console.print(f"{names[index]}: computing {share:.1%} of the time", highlight=False)
     if options.trace:
-        console.print(f"{len(simulation.spans)} spans in {options.trace}: open it at ui.perfetto.dev")
+        count = len(simulation.spans)
+        console.print(f"{count} spans in {options.trace}: open it at ui.perfetto.dev")
     return 0
