@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Mapping
@@ -154,7 +155,7 @@ def search_templates(
     config: ModelConfig, limits: SearchLimits, policy: str
 ) -> dict[int, tuple[Template, ...]]:
     """The templates of a policy that the limits allow, for every number of groups."""
-    block = partition_block(config)
+    block = dataclasses.replace(partition_block(config), allowed=limits.sub_blocks)
     return {
         groups: tuple(
             template

@@ -9,6 +9,7 @@ operators after a layer boundary is the same set of places, counted from its fir
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from weavejax.models.specs import LAYER_OPERATORS
 from weavejax.plan import Template
 
 OPERATORS_PER_LAYER = len(LAYER_OPERATORS)
+
+MOST_TEMPLATES = 100_000
+"""More would take minutes to lay over the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class PartitionBlock:
     layer_kinds: tuple[LayerKind, ...]
     """Kinds of the block's layers."""
     model_layers: int
+    allowed: tuple[int, ...] | None = None
+    """Sub-blocks to use, in layers; ``None`` is every one that divides the block."""
 
     @property
     def layers(self) -> int:
@@ -49,7 +55,11 @@ class PartitionBlock:
         Every layer has the same four operators in the same order, so each division preserves the
         high-level operator order; attention and feed-forward variants may differ.
         """
-        return tuple(n for n in range(1, self.layers + 1) if self.layers % n == 0)
+        return tuple(
+            n
+            for n in range(1, self.layers + 1)
+            if self.layers % n == 0 and (self.allowed is None or n in self.allowed)
+        )
 
     @property
     def whole_blocks(self) -> int:
@@ -80,6 +90,9 @@ def legal_templates(
         groups: K >= 1, the number of cuts of a sub-block seen as a ring.
         offsets: also templates whose ring of cuts leaves layer boundaries uncut.
 
+    Raises:
+        ValueError: more templates than a search can try.
+
     Examples:
         >>> from weavejax.models import preset_config
         >>> block = partition_block(preset_config("llama-3.1-8b"))
@@ -88,6 +101,13 @@ def legal_templates(
         >>> len(list(legal_templates(block, 2)))
         6
     """
+    count = sum(math.comb(OPERATORS_PER_LAYER * n, groups) for n in block.sub_blocks)
+    if count > MOST_TEMPLATES:
+        raise ValueError(
+            f"a search tries at most {MOST_TEMPLATES:,} templates of one number of groups, got "
+            f"{count:,} for {groups} groups: the layers repeat only every {block.layers}. Lower "
+            f"max_groups or set sub_blocks to some of {block.sub_blocks}"
+        )
     for layers in block.sub_blocks:
         size = OPERATORS_PER_LAYER * layers
         for ring in itertools.combinations(range(size), groups):

@@ -1,5 +1,6 @@
 """Partition blocks, templates and policies."""
 
+import dataclasses
 import math
 
 import pytest
@@ -48,8 +49,6 @@ def test_blocks_of_presets(name, layers, whole, truncated):
 
 @given(st.lists(st.sampled_from([FULL, SLIDING]), min_size=1, max_size=12))
 def test_block_is_the_smallest_period(kinds):
-    import dataclasses
-
     base = dataclasses.replace(preset_config("gemma-3-1b"), layer_kinds=tuple(kinds))
     period = partition_block(base).layers
     count = len(kinds)
@@ -65,6 +64,14 @@ def test_template_counts_are_binomial(groups):
     everywhere = list(legal_templates(block, groups))
     assert len(everywhere) == sum(math.comb(4 * n, groups) for n in (1, 2, 3, 6))
     assert set(at_zero) <= set(everywhere)
+
+
+def test_allowed_sub_blocks_and_the_most_templates():
+    block = dataclasses.replace(block_of(6), allowed=(1, 3))
+    assert block.sub_blocks == (1, 3)
+    assert {template.layers for template in legal_templates(block, 2)} == {1, 3}
+    with pytest.raises(ValueError, match=r"at most 100,000 templates .* got 280,840 for 3 groups"):
+        list(legal_templates(dataclasses.replace(block_of(30), allowed=(30,)), 3))
 
 
 def _owners(template, layers, groups):
