@@ -137,12 +137,13 @@ def smaller_grids(limits: SearchLimits) -> Iterator[tuple[str, SearchLimits]]:
     """The whole grid and ever smaller ones, each with what it leaves out."""
     yield "whole", limits
     left_out = []
-    powers = tuple(b for b in limits.batches if b & (b - 1) == 0)
+    powers = tuple(b for b in limits.batches if b & (b - 1) == 0) or limits.batches[:1]
     changes: list[tuple[str, dict[str, object]]] = [
         ("no data-parallel attention", {"attention_data_parallel": False}),
-        ("batches are powers of two", {"batches": powers or limits.batches[:1]}),
+        ("batches are powers of two", {"batches": powers}),
         ("at most 2 replicas", {"max_replicas": min(2, limits.max_replicas)}),
         ("at most 2 microbatches", {"max_microbatches": min(2, limits.max_microbatches)}),
+        ("every third power of two", {"batches": powers[::3]}),
         ("at most 2 groups", {"max_groups": min(2, limits.max_groups)}),
     ]
     for words, change in changes:
