@@ -35,6 +35,7 @@ class Letters:
         (("a", (5,)), ["a", (5,)]),
         ([], []),
         ([[]], [[]]),
+        (CHAT[1], [CHAT[1]]),  # refused below: a chat is a list of messages
     ],
 )
 def test_one_prompt_and_several_are_told_apart(prompts, split):
@@ -72,6 +73,11 @@ NO_TOKENIZER = "this model has no tokenizer: give token ids instead of text"
         ([True], None, "token ids must be whole numbers, got True"),
         (["a"], None, "token ids must be whole numbers, got 'a'"),
         (7, None, "a prompt is text, token ids or a chat, got 7"),
+        (
+            CHAT[1],
+            Letters(),
+            f"a prompt is text, token ids or a chat, got {CHAT[1]}",
+        ),
         (None, None, "a prompt is text, token ids or a chat, got None"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         >>> split_prompts("hello"), split_prompts([1, 2]), split_prompts(["a", [3]])
         (['hello'], [[1, 2]], ['a', [3]])
     """
-    if isinstance(prompts, str):
-        return [prompts]
+    if isinstance(prompts, (str, Mapping)):  # one message is no list of its keys
+        return [prompts]  # type: ignore[list-item]
     items = list(prompts)
     if items and all(isinstance(item, int) or _is_message(item) for item in items):
         return [items]  # type: ignore[list-item]

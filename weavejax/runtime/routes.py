@@ -75,11 +75,15 @@ def find_route(
 def _deliver(found: dict[Box, int], target: Box, sources: Sequence[tuple[object, Box]]) -> Delivery:
     axes = [sorted({box[axis] for box in found}) for axis in range(len(target))]
     cells = list(itertools.product(*axes))
-    if not found or sorted(cells) != sorted(found) or any(
-        cuts[0][0] != low
-        or cuts[-1][1] != high
-        or any(left[1] != right[0] for left, right in itertools.pairwise(cuts))
-        for cuts, (low, high) in zip(axes, target, strict=True)
+    if (
+        not found
+        or sorted(cells) != sorted(found)
+        or any(
+            cuts[0][0] != low
+            or cuts[-1][1] != high
+            or any(left[1] != right[0] for left, right in itertools.pairwise(cuts))
+            for cuts, (low, high) in zip(axes, target, strict=True)
+        )
     ):
         raise ValueError(f"the sources must tile every destination box, got {target} from {found}")
     pieces = []
