@@ -58,6 +58,9 @@ class Executor:
         self.cells = plan_cells(plan)
         platform = self.meshes[0].devices.flat[0].platform
         self.dtype = dtype or ("float32" if platform == "cpu" else "bfloat16")
+        # Virtual CPU devices share one thread pool. A collective holds a thread until every rank
+        # has come, so that many queued programs with collectives can use up the pool and hang.
+        self._lockstep = platform == "cpu" and any(g.tensor_parallel > 1 for g in plan.groups)
         self.stages = bind_stages(plan, model.config, self.schedule)
         self.programs = Programs(model.config, plan.workload.context, self.dtype)
         self.stage_programs = StagePrograms(
@@ -263,6 +266,8 @@ class Executor:
             tuple(held[tensor.name] for tensor in stage.reads),
             control,
         )
+        if self._lockstep:
+            jax.block_until_ready(tensors)
         for tensor, value in zip(stage.writes, tensors, strict=True):
             held[tensor.name] = value
         if index + 1 < len(self.stages) and self.stages[index + 1].owner == stage.owner:
@@ -275,7 +280,8 @@ class Executor:
         assert stage.head is not None
         weights = self.weights[stage.owner][stage.head.index]
         x = held[stage.head.inputs[0].name]
-        return self.stage_programs.head(stage, shape)(weights, x, control, sampling)
+        result = self.stage_programs.head(stage, shape)(weights, x, control, sampling)
+        return jax.block_until_ready(result) if self._lockstep else result
 
     def _send(self, boundary: int, held: Held) -> Held:
         tensors = self.schedule.interfaces[boundary]

@@ -1,0 +1,92 @@
+"""The executor by itself: what lives on the devices, and that queued work never hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from serving import group, make_plan, nine_heads, tiny_model
+
+from weavejax.models.costs import cache_bytes, stored_params
+from weavejax.plan import PlanError, Template
+from weavejax.runtime.executor import Executor
+
+QUEUE = """
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 3)
+from serving import group, make_plan, nine_heads
+from weavejax.plan import Template
+from weavejax.runtime.executor import Executor
+model = nine_heads()
+plan = make_plan(model, Template(), group(2, tensor_parallel=3), context=16)
+executor = Executor(model, plan, chunks=(8,))
+for _ in range(80):
+    executor.decode({0: 16})
+jax.block_until_ready(executor.ids)
+"""
+
+
+@pytest.mark.slow
+def test_many_queued_iterations_with_collectives_do_not_hang() -> None:
+    """As many devices as ranks: the smallest thread pool there is."""
+    tests = Path(__file__).parent
+    subprocess.run([sys.executable, "-c", QUEUE], cwd=tests, timeout=240, check=True)
+
+
+def test_devices_hold_what_the_specs_say() -> None:
+    model = nine_heads()
+    plan = make_plan(model, Template(cuts=(3,)), group(4, replicas=2), group(4), context=32)
+    executor = Executor(model, plan, chunks=(8,))
+    held = executor.live_bytes()
+    operators = [[], []]
+    for stage in executor.stages:
+        ops = (stage.embed, *stage.operators, stage.head)
+        operators[stage.owner] += [op for op in ops if op is not None]
+    for index, mesh in enumerate(executor.meshes):
+        rows = plan.groups[index].resident_batch
+        expected = 4 * stored_params(operators[index])
+        expected += sum(cache_bytes(op, rows, 32, dtype_bytes=4) for op in operators[index])
+        assert {held[device] for device in mesh.devices.flat} == {expected}
+
+
+def test_a_tied_weight_is_stored_once_per_group() -> None:
+    model = nine_heads()
+    plan = make_plan(model, Template(), group(2), context=16)
+    [weights] = Executor(model, plan, chunks=(8,)).weights
+    head = 4 * model.config.num_layers
+    assert weights[head]["unembed"] is weights[-1]["embedding"]
+
+
+def test_too_few_devices_say_how_many_are_needed() -> None:
+    model = tiny_model("llama-3.1-8b")
+    plan = make_plan(model, Template(cuts=(3,)), group(8, replicas=8), group(8))
+    with pytest.raises(PlanError, match=r"needs 9 devices \(8 \+ 1 .*got 8 cpu.*--cpu-devices 9"):
+        Executor(model, plan)
+
+
+def test_a_plan_for_another_model_is_refused() -> None:
+    plan = make_plan(nine_heads(), Template(), group(2))
+    with pytest.raises(PlanError, match=r"for model 'nine-heads'.*got model 'llama-3.1-8b-tiny'"):
+        Executor(tiny_model("llama-3.1-8b"), plan)
+
+
+def test_idle_rows_and_other_microbatches_change_nothing() -> None:
+    model = nine_heads()
+    plan = make_plan(model, Template(), group(4), microbatches=2, context=16)
+    executor = Executor(model, plan, chunks=(8,))
+    before = jax.tree.map(np.asarray, executor.caches)
+    executor.decode({0: 16, 1: 16})  # every row is idle
+    rows = np.array([1, 0], np.int32)
+    executor.set_rows(0, np.zeros(2, np.int32), rows, executor.sampling[0])
+    executor.decode({0: 16})
+    after = jax.tree.map(np.asarray, executor.caches)
+    for (stage, microbatch), caches in after.items():
+        for old, new in zip(before[stage, microbatch], caches, strict=True):
+            for name in new:
+                changed = [not np.array_equal(old[name][r], new[name][r]) for r in range(2)]
+                assert changed == ([True, False] if microbatch == 0 else [False, False])
