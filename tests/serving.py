@@ -40,9 +40,7 @@ def nine_heads() -> Model:
 
 def group(batch: int, replicas: int = 1, **ways: int) -> DeviceGroup:
     """A CPU group that holds ``batch`` rows over its replicas."""
-    return DeviceGroup(
-        device="cpu", replicas=replicas, resident_batch=batch // replicas, **ways
-    )
+    return DeviceGroup(device="cpu", replicas=replicas, resident_batch=batch // replicas, **ways)
 
 
 def make_plan(

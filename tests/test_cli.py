@@ -27,9 +27,7 @@ def shell(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProce
     )
 
 
-def test_plan_writes_and_simulate_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_writes_and_simulate_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, trace = tmp_path / "plan.json", tmp_path / "trace.json"
     assert main([*PLAN, *QUICK, "--tpot-slo-ms", "60", "-o", str(file)]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -61,7 +61,9 @@ def theirs(ours: wj.Model) -> Any:
             tie_word_embeddings=True,
         )
     )
-    weights = {name: torch.tensor(ours.source.read(name, "float32")) for name in ours.source.names()}
+    weights = {
+        name: torch.tensor(ours.source.read(name, "float32")) for name in ours.source.names()
+    }
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
     model.tie_weights()

@@ -29,9 +29,7 @@ def test_a_chat_gets_an_answer_and_ends_by_itself(engine: wj.Engine) -> None:
     [output] = engine.generate([QUESTION], wj.SamplingParams(max_tokens=64))
     assert "Paris" in output.text and output.finish_reason == "stop"
     assert "<|im_end|>" not in output.text
-    [raw] = engine.generate(
-        [QUESTION], wj.SamplingParams(max_tokens=64, skip_special_tokens=False)
-    )
+    [raw] = engine.generate([QUESTION], wj.SamplingParams(max_tokens=64, skip_special_tokens=False))
     assert raw.token_ids == output.token_ids
 
 

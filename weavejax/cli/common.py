@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
+from rich.console import Console
+
+PIPE_WIDTH = 120
+"""Columns of tables where the output is no terminal and has no width of its own."""
 
 
 class UsageError(Exception):
     """What was asked for cannot be done; the message goes to the user without a traceback."""
+
+
+def output_console() -> Console:
+    """A console on standard output, wide enough for tables when it is a file or a pipe."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
 @contextmanager

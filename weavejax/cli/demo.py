@@ -6,10 +6,9 @@ import argparse
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from weavejax.cli.common import set_cpu_devices, user_errors
+from weavejax.cli.common import output_console, set_cpu_devices, user_errors
 from weavejax.default_plans import TEMPLATES
 from weavejax.models.loading import load_model
 from weavejax.plan_table import plan_table
@@ -36,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the command: 0 when every plan gave the same tokens, else 1."""
     set_cpu_devices(options.cpu_devices)
-    console = Console()
+    console = output_console()
     with user_errors():
         params = SamplingParams(max_tokens=options.max_tokens)
         model = load_model(options.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -15,6 +16,7 @@ from weavejax.cli.common import add_cpu_devices, set_cpu_devices, user_errors
 from weavejax.engine import Engine
 from weavejax.models.loading import load_model
 from weavejax.plan_table import plan_table
+from weavejax.progress import show_progress
 from weavejax.request import Output, Prompt, SamplingParams
 from weavejax.serve import serve
 
@@ -106,7 +108,13 @@ def _print_text(engine: Engine, prompts: list[Prompt], params: SamplingParams) -
                 outputs.append(chunk.output)
         print()
     else:
-        outputs = engine.generate(prompts, params)
+        with show_progress() as report:
+            ended = itertools.count(1)
+            outputs = engine.generate(
+                prompts,
+                params,
+                on_finish=lambda output: report("generating", next(ended), len(prompts)),
+            )
         for prompt, output in zip(prompts, outputs, strict=True):
             shown = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
             print(f"> {shown}\n{output.text or output.token_ids}\n")

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from weavejax.cli import demo, generate, plan, simulate
+from weavejax.cli import demo, explain, generate, plan, profile, simulate
 from weavejax.cli.common import UsageError
 
-COMMANDS = (generate, demo, plan, simulate)
+COMMANDS = (generate, demo, plan, explain, simulate, profile)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,9 +7,7 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
-
-from weavejax.cli.common import UsageError, user_errors
+from weavejax.cli.common import UsageError, output_console, user_errors
 from weavejax.models.presets import resolve_config
 from weavejax.plan import Plan
 from weavejax.plan_table import plan_table
@@ -84,12 +82,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plan.to_dict(), indent=2))
     else:
-        console = Console()
+        console = output_console()
         console.print(plan_table(plan, resolve_config(options.model)))
-        console.print(summary(plan, report), highlight=False)
+        console.print(summary(plan, report))
         if options.output:
             console.print(f"written to {options.output}; read it with: weavejax explain", end=" ")
-            console.print(options.output, highlight=False)
+            console.print(options.output)
     return 0 if report.proven else 130
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rich.console import Console
-
-from weavejax.cli.common import user_errors
+from weavejax.cli.common import output_console, user_errors
 from weavejax.plan import Plan
 from weavejax.plan_table import describe_group
 from weavejax.planner import simulate
@@ -35,11 +33,11 @@ def run(options: argparse.Namespace) -> int:
         names = {i: f"group {i}: {describe_group(plan, i)}" for i in range(len(plan.groups))}
         if options.trace:
             write_chrome_trace(options.trace, simulation.spans, group_names=names)
-    console = Console()
+    console = output_console()
     console.print(f"round-trip time {simulation.round_trip_time_s * 1e3:.3f} ms")
     for index, busy_s in enumerate(simulation.busy_s):
         share = busy_s / simulation.round_trip_time_s
-        console.print(f"{names[index]}: computing {share:.1%} of the time", highlight=False)
+        console.print(f"{names[index]}: computing {share:.1%} of the time")
     if options.trace:
         count = len(simulation.spans)
         console.print(f"{count} spans in {options.trace}: open it at ui.perfetto.dev")
