@@ -12,7 +12,7 @@ from weavejax.meshes.cluster import Cluster, as_cluster
 from weavejax.models.config import ModelConfig
 from weavejax.models.presets import resolve_config
 from weavejax.plan import ModelRef, Plan, ProfileRef, Template, Workload
-from weavejax.planner.branch_and_bound import Search, SearchState
+from weavejax.planner.branch_and_bound import Search
 from weavejax.planner.candidates import Candidate
 from weavejax.planner.infeasible import explain_infeasible
 from weavejax.planner.latency import LatencyProfile, with_cluster
@@ -111,7 +111,6 @@ def search(
     start = time.perf_counter()
     space = build_space(config, inventory, context, chosen, with_cluster(latencies, inventory))
     templates = search_templates(config, chosen, policy)
-    state = SearchState()
     with tracked(progress) as report_progress:
         running = Search(
             space, templates, tpot_slo_s, pareto=pareto, bound=bound, progress=report_progress
@@ -125,17 +124,7 @@ def search(
         raise explain_infeasible(space, templates, state, workload, policy)
 
     def as_plan(candidate: Candidate) -> Plan:
-        found = Plan(
-            model=ModelRef(name=config.name, digest=config.digest, config=config.to_dict()),
-            workload=workload,
-            template=candidate.facts.template,
-            groups=candidate.device_groups,
-            microbatches=candidate.key.microbatches,
-            policy=policy,
-            cluster=inventory,
-            profile=ProfileRef(name=latencies.name, hash=latencies.hash),
-        )
-        return found.replace(prediction=evaluate(found, latencies))
+        return _as_plan(candidate, config, inventory, workload, policy, latencies)
 
     others = sorted(state.others.values(), key=lambda candidate: candidate.key)
     others = [c for c in others if state.best is None or c.key != state.best.key]
@@ -149,6 +138,27 @@ def search(
         limits=chosen.to_dict(),
         policy=policy,
     )
+
+
+def _as_plan(
+    candidate: Candidate,
+    config: ModelConfig,
+    cluster: Cluster,
+    workload: Workload,
+    policy: str,
+    profile: LatencyProfile,
+) -> Plan:
+    found = Plan(
+        model=ModelRef(name=config.name, digest=config.digest, config=config.to_dict()),
+        workload=workload,
+        template=candidate.facts.template,
+        groups=candidate.device_groups,
+        microbatches=candidate.key.microbatches,
+        policy=policy,
+        cluster=cluster,
+        profile=ProfileRef(name=profile.name, hash=profile.hash),
+    )
+    return found.replace(prediction=evaluate(found, profile))
 
 
 def search_templates(

@@ -15,26 +15,11 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def combination_bounds(  # pragma: no cover - compiled
-    work_s,
-    weight_bytes,
-    slot_bytes,
-    working_bytes,
-    kept_bytes,
-    path_s,
-    option,
-    rows,
-    microbatch_rows,
-    slots,
-    ways,
-    usd_per_row_s,
-    limit_bytes,
-    microbatches,
-    lower_s,
-    lower_usd,
-    fitting,
-    short_bytes,
-):
+def combination_bounds(
+    work_s, weight_bytes, slot_bytes, working_bytes, kept_bytes, path_s, option, rows,
+    microbatch_rows, slots, ways, usd_per_row_s, limit_bytes, microbatches, lower_s, lower_usd,
+    fitting, short_bytes,
+):  # fmt: skip  # pragma: no cover - compiled
     """Fill the bounds of every template at one batch and number of microbatches.
 
     Args:

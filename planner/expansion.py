@@ -19,27 +19,11 @@ DEVICES, SLO, COST, DUPLICATE = range(4)
 
 
 @njit(cache=True, nogil=True)
-def expand(  # pragma: no cover - compiled
-    work_s,
-    kept,
-    microbatches,
-    pair_moves,
-    pair_bytes,
-    replicas,
-    devices,
-    device_index,
-    usd_per_row_s,
-    link_s_per_byte,
-    link_latency_s,
-    smaller_batch,
-    node_devices,
-    inventory,
-    max_devices,
-    slo_s,
-    cutoff_usd,
-    drop_duplicates,
-    cut,
-):
+def expand(
+    work_s, kept, microbatches, pair_moves, pair_bytes, replicas, devices, device_index,
+    usd_per_row_s, link_s_per_byte, link_latency_s, smaller_batch, node_devices, inventory,
+    max_devices, slo_s, cutoff_usd, drop_duplicates, cut,
+):  # fmt: skip  # pragma: no cover - compiled
     """Candidates of one combination that no bound removes.
 
     Args:
@@ -56,23 +40,15 @@ def expand(  # pragma: no cover - compiled
         points ``[n, K]``, bounds of T_rtt and of dollars per token ``[n]``, and for each the bit
         set of device types that share nodes ``[n]``.
     """
-    groups, points = work_s.shape
-    left = kept.copy()
-    for _ in range(2):  # a narrower list of one group narrows the others
-        sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
-        _narrow(work_s, left, sizes, least, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut)
-    sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
-    below = np.ones(groups + 1, dtype=np.int64)
-    for m in range(groups - 1, -1, -1):
-        below[m] = below[m + 1] * sizes[m]
+    groups = len(work_s)
+    sizes, lists, least, below = _prepare(
+        work_s, kept, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut
+    )
     tail = _tail(least, groups)
-    found = np.empty((64, groups), dtype=np.int64)
+    found, shares = np.empty((64, groups), dtype=np.int64), np.empty(64, dtype=np.int64)
     bounds = np.empty((64, 2))
-    shares = np.empty(64, dtype=np.int64)
-    total = 0
-    position = np.zeros(groups, dtype=np.int64)
-    choice = np.zeros(groups, dtype=np.int64)
-    depth = 0
+    position, choice = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
+    total = depth = 0
     while depth >= 0:
         if position[depth] == sizes[depth]:
             position[depth] = 0
@@ -87,7 +63,7 @@ def expand(  # pragma: no cover - compiled
         if last and drop_duplicates and _is_multiple(choice, replicas, smaller_batch):
             cut[DUPLICATE] += 1
             continue
-        shared = -1
+        shared = -1  # not known yet
         if last:
             shared = _sharing(choice, replicas, devices, device_index, node_devices)
         bound_s, rate = _bound(
@@ -95,9 +71,8 @@ def expand(  # pragma: no cover - compiled
             usd_per_row_s, link_s_per_byte, link_latency_s, shared, tail,
         )  # fmt: skip
         bound_usd = bound_s * rate
-        if not last:
-            for m in range(depth + 1, groups):
-                bound_usd += max(bound_s * least[m, 1], least[m, 2])
+        for m in range(depth + 1, groups):
+            bound_usd += max(bound_s * least[m, 1], least[m, 2])
         if bound_s > slo_s:
             cut[SLO] += below[depth + 1]
             continue
@@ -108,15 +83,35 @@ def expand(  # pragma: no cover - compiled
             depth += 1
             continue
         if total == len(found):
-            found = np.concatenate((found, np.empty_like(found)))
-            bounds = np.concatenate((bounds, np.empty_like(bounds)))
-            shares = np.concatenate((shares, np.empty_like(shares)))
+            found, bounds, shares = _doubled(found), _doubled(bounds), _doubled(shares)
         found[total] = choice
         bounds[total, 0] = bound_s
         bounds[total, 1] = bound_usd
         shares[total] = shared
         total += 1
     return found[:total], bounds[:total], shares[:total]
+
+
+@njit(cache=True, nogil=True)
+def _doubled(rows):  # pragma: no cover - compiled
+    return np.concatenate((rows, np.empty_like(rows)))
+
+
+@njit(cache=True, nogil=True)
+def _prepare(
+    work_s, kept, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut
+):  # pragma: no cover - compiled
+    """Narrowed lists of points, what bounds them, and the candidates below each depth."""
+    groups = len(work_s)
+    left = kept.copy()
+    for _ in range(2):  # a narrower list of one group narrows the others
+        sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
+        _narrow(work_s, left, sizes, least, usd_per_row_s, microbatches, slo_s, cutoff_usd, cut)
+    sizes, lists, least = _lists(work_s, left, usd_per_row_s, microbatches)
+    below = np.ones(groups + 1, dtype=np.int64)
+    for m in range(groups - 1, -1, -1):
+        below[m] = below[m + 1] * sizes[m]
+    return sizes, lists, least, below
 
 
 @njit(cache=True, nogil=True)
