@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import os
 
-_CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-# Read once, when numpy, torch and tokenizers load: one pool each of at most four threads, and no
+# Read once, when numpy, torch and tokenizers load. One thread each: two test processes share two
+# cores, and threads that wait for each other on a busy machine cost far more than they give. No
 # network, so that a test can only load what is on the disk.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, str(min(_CPUS, 4)))
+    os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Test models are tiny: compiling them takes longer than running them, and half of that is
+# optimisation. `make demo` runs the same code optimised.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from collections.abc import Iterator  # noqa: E402
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -29,3 +38,11 @@ hypothesis.settings.register_profile(
     "weavejax", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True
 )
 hypothesis.settings.load_profile("weavejax")
+
+
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Compile with few optimisations: for tests that build many engines and run each shortly."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
