@@ -64,6 +64,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "decisions",
         ("weavejax.engine", "weavejax.planner", "weavejax.planner.*", "weavejax.serve"),
     ),
+    ("workbench", ("weavejax.workbench", "weavejax.workbench.*")),
+    ("reproduction", ("weavejax.reproduce", "weavejax.reproduce.*")),
     ("interface", ("weavejax",)),
     ("cli", ("weavejax.cli", "weavejax.cli.*")),
 )

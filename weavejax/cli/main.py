@@ -6,10 +6,32 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from weavejax.cli import demo, explain, generate, plan, profile, simulate
+from weavejax.cli import (
+    compare,
+    demo,
+    explain,
+    generate,
+    plan,
+    profile,
+    reproduce,
+    simulate,
+    sweep,
+    whatif,
+)
 from weavejax.cli.common import UsageError
 
-COMMANDS = (generate, demo, plan, explain, simulate, profile)
+COMMANDS = (
+    generate,
+    demo,
+    plan,
+    explain,
+    compare,
+    sweep,
+    whatif,
+    simulate,
+    profile,
+    reproduce,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,66 @@
+"""Options of commands that search: policies from files, limits, and where a table goes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from weavejax.cli.common import UsageError, user_errors
+from weavejax.workbench import Table
+
+
+def add_policy_module(parser: argparse.ArgumentParser) -> None:
+    """The option that :func:`import_policies` reads."""
+    parser.add_argument(
+        "--policy-module",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a Python file that registers policies (wj.register_policy); may be repeated",
+    )
+
+
+def import_policies(files: Iterable[str]) -> None:
+    """Run each file once, so that the policies it registers have names.
+
+    Raises:
+        UsageError: no such file, or the file raises.
+    """
+    for index, name in enumerate(files):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"--policy-module needs a Python file, and {name!r} is none")
+        spec = importlib.util.spec_from_file_location(f"_weavejax_policies_{index}", path)
+        if spec is None or spec.loader is None:
+            raise UsageError(f"--policy-module needs a file that ends in .py, got {name!r}")
+        try:
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        except Exception as error:
+            raise UsageError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def add_table_output(parser: argparse.ArgumentParser) -> None:
+    """Where a table and its picture go."""
+    parser.add_argument("--csv", metavar="FILE", help="write every column as CSV")
+    parser.add_argument("--markdown", metavar="FILE", help="write the printed columns as Markdown")
+    parser.add_argument("--plot", metavar="FILE", help="draw into a .svg, .png or .pdf file")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes; every core by default")
+
+
+def show_table(table: Table, columns: tuple[str, ...], options: argparse.Namespace) -> None:
+    """Print some columns, then write the files that were asked for."""
+    Console(soft_wrap=True).print(table.to_markdown(columns=columns), highlight=False, markup=False)
+    with user_errors():
+        if options.csv:
+            table.to_csv(options.csv)
+        if options.markdown:
+            table.to_markdown(options.markdown, columns=columns)
+        if options.plot:
+            try:
+                table.plot(options.plot)
+            except ImportError as error:
+                raise UsageError(str(error)) from error
