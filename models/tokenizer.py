@@ -64,6 +64,15 @@ class Tokenizer:
         )
         return cls(backend, special_tokens=special, chat_template=template)
 
+    def save(self, directory: str | Path) -> None:
+        """Write files that :meth:`from_directory` reads back."""
+        directory = Path(directory)
+        self.backend.save(str(directory / "tokenizer.json"))
+        config = json.dumps(self.special_tokens, indent=2, ensure_ascii=False)
+        (directory / "tokenizer_config.json").write_text(config + "\n")
+        if self.chat_template is not None:
+            (directory / "chat_template.jinja").write_text(self.chat_template)
+
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """Build one from the metadata of a GGUF file (:class:`GgufFile`).

@@ -7,12 +7,16 @@ loading peaks near one tensor. Packing into the operators' layouts is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import ml_dtypes
 import numpy as np
 
+from weavejax.models.specs import OperatorSpec
+
+CONVERTED_FILE = "weavejax.json"
+"""What marks a directory as a converted checkpoint."""
 _DTYPES: dict[str, Any] = {
     "float32": np.float32,
     "float16": np.float16,
@@ -50,6 +54,20 @@ class WeightSource(Protocol):
         Raises:
             CheckpointError: no such tensor, or the file ends before its data does.
         """
+        ...
+
+
+@runtime_checkable
+class PackedSource(Protocol):
+    """Parameters of one checkpoint that are in the operators' layouts already."""
+
+    @property
+    def location(self) -> str:
+        """The directory, for messages."""
+        ...
+
+    def read_packed(self, op: OperatorSpec, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
+        """The parameters ``op`` declares, one at a time."""
         ...
 
 

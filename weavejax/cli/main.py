@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from weavejax.cli import (
     compare,
+    convert,
     demo,
     explain,
     generate,
@@ -30,6 +31,7 @@ COMMANDS = (
     whatif,
     simulate,
     profile,
+    convert,
     reproduce,
 )
 
