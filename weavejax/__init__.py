@@ -28,6 +28,7 @@ from weavejax.request import Output, SamplingParams, StreamChunk
 from weavejax.schedule import Schedule, build_schedule
 from weavejax.serve import serve
 from weavejax.span import Span, chrome_trace, write_chrome_trace
+from weavejax.workbench import Table, compare, sweep
 
 __version__ = "0.1.0"
 
@@ -51,10 +52,12 @@ __all__ = [
     "SearchReport",
     "Span",
     "StreamChunk",
+    "Table",
     "Template",
     "Workload",
     "build_schedule",
     "chrome_trace",
+    "compare",
     "default_plan",
     "evaluate",
     "load_model",
@@ -63,5 +66,6 @@ __all__ = [
     "register_policy",
     "search",
     "serve",
+    "sweep",
     "write_chrome_trace",
 ]

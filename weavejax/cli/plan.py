@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from weavejax.cli.common import UsageError, output_console, user_errors
+from weavejax.cli.policies import add_policy_module, import_policies
 from weavejax.models.presets import resolve_config
 from weavejax.plan import Plan
 from weavejax.plan_table import plan_table
@@ -23,7 +24,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--context", type=int, required=True, metavar="TOKENS")
     parser.add_argument("--tpot-slo-ms", type=float, required=True, metavar="MS")
-    parser.add_argument("--policy", default="weave", choices=policy_names())
+    parser.add_argument(
+        "--policy", default="weave", metavar="NAME", help=f"{', '.join(policy_names())} or your own"
+    )
+    add_policy_module(parser)
     parser.add_argument("--profile", help="a profile file; the shipped measured one by default")
     add_limits(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as JSON")
@@ -62,6 +66,7 @@ def read_limits(options: argparse.Namespace) -> SearchLimits:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command: 0, or 130 when interrupted before the plan was proven."""
+    import_policies(options.policy_module)
     with user_errors():
         report = search(
             options.model,

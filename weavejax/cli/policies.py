@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,28 +20,29 @@ def add_policy_module(parser: argparse.ArgumentParser) -> None:
         "--policy-module",
         action="append",
         default=[],
-        metavar="FILE.py",
-        help="a Python file that registers policies (wj.register_policy); may be repeated",
+        metavar="MODULE",
+        help="FILE.py or a module that registers policies (wj.register_policy); may be repeated",
     )
 
 
-def import_policies(files: Iterable[str]) -> None:
-    """Run each file once, so that the policies it registers have names.
+def import_policies(modules: Iterable[str]) -> None:
+    """Import each module, or run each file once, so that the policies it registers have names.
 
     Raises:
-        UsageError: no such file, or the file raises.
+        UsageError: no such file or module, or it raises.
     """
-    for index, name in enumerate(files):
-        path = Path(name)
-        if not path.is_file():
-            raise UsageError(f"--policy-module needs a Python file, and {name!r} is none")
-        spec = importlib.util.spec_from_file_location(f"_weavejax_policies_{index}", path)
-        if spec is None or spec.loader is None:
-            raise UsageError(f"--policy-module needs a file that ends in .py, got {name!r}")
+    for index, name in enumerate(modules):
         try:
+            if not name.endswith(".py"):
+                importlib.import_module(name)
+                continue
+            if not Path(name).is_file():
+                raise FileNotFoundError("there is no such file")
+            spec = importlib.util.spec_from_file_location(f"_weavejax_policies_{index}", name)
+            assert spec is not None and spec.loader is not None
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
         except Exception as error:
-            raise UsageError(f"{name}: {type(error).__name__}: {error}") from error
+            raise UsageError(f"--policy-module {name}: {type(error).__name__}: {error}") from error
 
 
 def add_table_output(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,8 @@ from weavejax.cli.common import UsageError, user_errors
 from weavejax.cli.plan import add_limits, read_limits
 from weavejax.cli.policies import add_table_output, show_table
 from weavejax.workbench import sweep
-from weavejax.workbench.lengths import Lengths, plan_for_lengths
 from weavejax.workbench.length_files import load_lengths
+from weavejax.workbench.lengths import Lengths, plan_for_lengths
 from weavejax.workbench.whatif import price_break_even, price_curve, region
 
 SLO_STEPS = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.homogeneous import Key, base_outcomes, cases
 from weavejax.reproduce.scope import Bench
-from weavejax.reproduce.switches import WIDE_DEVICES, WIDE_REPLICAS, limited, wide
+from weavejax.reproduce.switches import WIDE_REPLICAS, limited, wide
 from weavejax.workbench import plots
 from weavejax.workbench.cases import Case, Outcome
 from weavejax.workbench.table import Table

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.scope import Bench, case, paper
+from weavejax.reproduce.switches import apart
 from weavejax.workbench import plots
 from weavejax.workbench.cases import Case, Outcome, record
 from weavejax.workbench.table import Table
@@ -23,47 +25,57 @@ AXES = {
 }
 
 
-def fig14(bench: Bench) -> Figure:
-    """Both sweeps of the paper."""
+PLACES: dict[str, Callable[[Case], Case]] = {"apart": apart, "may share": lambda case: case}
+"""Whether groups of one type may share a node, whose link the sweep leaves alone."""
+
+
+class Key(NamedTuple):
+    """One point of a curve."""
+
+    place: str
+    axis: str
+    value: float
+    policy: str
+
+
+def _cases(bench: Bench) -> dict[Key, Case]:
     told = paper()["fig14"]
-    asked: dict[tuple[str, float, str], Case] = {}
+    setting = (told["model"], CLUSTER, told["context"], told["slo_ms"] / 1e3)
+    asked = {}
     for axis, (_, field, unit) in AXES.items():
-        for value in told[axis]:
-            for policy in POLICIES:
-                base = case(
-                    bench.scope,
-                    told["model"],
-                    CLUSTER,
-                    told["context"],
-                    told["slo_ms"] / 1e3,
-                    policy,
-                )
-                changed = base.cluster.with_network(**{field: value * unit})
-                asked[axis, value, policy] = dataclasses.replace(base, cluster=changed)
-    outcomes: dict[tuple[str, float, str], Outcome] = bench.run(asked, "network sweeps")
+        for key in (
+            Key(place, axis, value, policy)
+            for place in PLACES
+            for value in told[axis]
+            for policy in POLICIES
+        ):
+            base = case(bench.scope, *setting, key.policy)
+            changed = base.cluster.with_network(**{field: key.value * unit})
+            asked[key] = PLACES[key.place](dataclasses.replace(base, cluster=changed))
+    return asked
+
+
+def fig14(bench: Bench) -> Figure:
+    """Both sweeps of the paper, with groups on nodes of their own and allowed to share."""
+    asked = _cases(bench)
+    outcomes: dict[Key, Outcome] = bench.run(asked, "network sweeps")
     rows = []
-    for axis in AXES:
-        for value in told[axis]:
-            costs = {p: _cost(outcomes[axis, value, p]) for p in POLICIES}
-            others = [costs[p] for p in ("afd", "cad") if costs[p] is not None]
-            best = min(others) if others else None  # type: ignore[type-var]
-            weave = costs["weave"]
-            rows.append(
-                {
-                    "axis": axis,
-                    "value": value,
-                    **costs,
-                    "best other / weave": None if not (best and weave) else best / weave,
-                    "weave groups": record(
-                        asked[axis, value, "weave"], outcomes[axis, value, "weave"]
-                    )["groups"],
-                }
-            )
+    for key in (key for key in asked if key.policy == "weave"):
+        costs = {p: _cost(outcomes[key._replace(policy=p)]) for p in POLICIES}
+        others = [cost for p in ("afd", "cad") if (cost := costs[p]) is not None]
+        weave = costs["weave"]
+        rows.append(
+            {
+                "groups": key.place,
+                "axis": key.axis,
+                "value": key.value,
+                **costs,
+                "best other / weave": min(others) / weave if others and weave else None,
+                "weave runs on": record(asked[key], outcomes[key])["groups"],
+            }
+        )
     table = Table(records=tuple(rows))
-    data = [
-        {"axis": axis, "value": value} | record(asked[axis, value, p], outcome)
-        for (axis, value, p), outcome in outcomes.items()
-    ]
+    data = [key._asdict() | record(asked[key], outcome) for key, outcome in outcomes.items()]
     return Figure(
         name="fig14",
         title="Figure 14: sensitivity to the network between nodes",
@@ -75,50 +87,55 @@ def fig14(bench: Bench) -> Figure:
 
 
 def _statement(table: Table) -> str:
-    told = paper()["fig14"]
-    comparable = [row for row in table if row["best other / weave"] is not None]
-    wins = sum(row["best other / weave"] > 1 for row in comparable)
-    worst = table.where(axis="latency_us", value=500).records[0]
-    missing = [p for p in ("afd", "cad") if worst[p] is None]
-
-    def spread(axis: str, policy: str) -> str:
-        costs = [c for c in table.where(axis=axis).column(policy) if c is not None]
-        return f"{max(costs) / min(costs):.2f}x" if costs else "no plan"
-
-    return (
-        f"Weave is cheapest at {wins} of {len(comparable)} comparable points (paper: all). Over "
-        f"the latencies its cost varies {spread('latency_us', 'weave')}, AFD "
-        f"{spread('latency_us', 'afd')}, CAD {spread('latency_us', 'cad')}; over the bandwidths "
-        f"{spread('bandwidth_gb_per_s', 'weave')}, {spread('bandwidth_gb_per_s', 'afd')} and "
-        f"{spread('bandwidth_gb_per_s', 'cad')}. At 500 us without a plan: "
-        f"{', '.join(missing) or 'none'} (paper: {', '.join(told['no_plan_at_500_us'])})"
-        + (
-            ""
-            if len(missing) == 2
-            else "; a plan survives there when its groups share a node, whose link the sweep "
-            "leaves alone"
+    told = paper()["fig14"]["no_plan_at_500_us"]
+    parts = []
+    for place, words in (("apart", "Groups on nodes of their own"), ("may share", "Sharing nodes")):
+        rows = table.where(groups=place)
+        comparable = [row for row in rows if row["best other / weave"] is not None]
+        wins = sum(row["best other / weave"] > 1 for row in comparable)
+        spreads = [
+            f"{policy} {' / '.join(_spread(rows.where(axis=axis).column(policy)) for axis in AXES)}"
+            for policy in POLICIES
+        ]
+        [worst] = rows.where(axis="latency_us", value=500).records
+        missing = [p for p in POLICIES if worst[p] is None]
+        parts.append(
+            f"{words}: weave is cheapest at {wins} of {len(comparable)} comparable points; dearest "
+            f"over cheapest point along latency / bandwidth: {', '.join(spreads)}; no plan at 500 "
+            f"us: {', '.join(missing) or 'none'}"
         )
-        + "."
+    return (
+        f"{'. '.join(parts)}. The paper: weave cheapest at every comparable point, no plan at 500 "
+        f"us for {' and '.join(told)}. It sweeps groups on nodes of their own; two groups of one "
+        "type that share a node escape the sweep."
     )
 
 
+def _spread(costs: Sequence[float | None]) -> str:
+    known = [cost for cost in costs if cost is not None]
+    return f"{max(known) / min(known):.2f}x" if known else "no plan"
+
+
 def _draw(table: Table) -> Drawing:
-    drawn = plots.figure(1, 2, width=4.6)
-    for axes, (axis, (label, _, _)) in zip(drawn.axes, AXES.items(), strict=True):
-        rows = table.where(axis=axis)
+    drawn = plots.figure(2, 2, width=4.6, height=3.0)
+    panels = [(place, axis) for place in PLACES for axis in AXES]
+    for axes, (place, axis) in zip(drawn.axes, panels, strict=True):
+        rows = table.where(groups=place, axis=axis)
+        where = "on nodes of their own" if place == "apart" else "may share a node"
         plots.lines(
             axes,
             rows.column("value"),
             {policy: rows.column(policy) for policy in POLICIES},
-            x_label=f"inter-node {label}",
+            x_label=f"inter-node {AXES[axis][0]}",
             y_label=plots.COST,
-            title="gemma-3-27b, 8K, 60 ms, H100+L40S",
+            title=f"groups {where}",
             log_x=True,
         )
         axes.set_ylim(bottom=0)
         values = rows.column("value")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
+    drawn.suptitle("gemma-3-27b, 8K context, 60 ms, H100 + L40S", fontsize=11)
     plots.legend(drawn, drawn.axes[0])
     return drawn
 

@@ -68,14 +68,16 @@ def _statement(table: Table) -> str:
             f"{full['seconds']:.1f} s, {other['simulated']:,} without frontiers"
         )
     grids = {row["grid"] for row in table}
-    same = len({(row["grid"], row["cluster"], row["usd_per_million_tokens"]) for row in table})
-    agree = "all rows of one grid find the same cost" if same == _pairs(table) else "ROWS DISAGREE"
+    costs = {(row["grid"], row["cluster"], row["usd_per_million_tokens"]) for row in table}
+    grids_run = {(row["grid"], row["cluster"]) for row in table}
+    same = len(costs) == len(grids_run)
+    agree = "all rows of one grid find the same cost" if same else "ROWS DISAGREE"
     small = (
         ""
         if grids == {"whole"}
         else (
-            " Rows without bounds simulate everything that fits, so they run on the smaller grid they "
-            "name, beside the full search on that grid."
+            " Rows without bounds simulate everything that fits, so they run on the smaller grid "
+            "they name, beside the full search on that grid."
         )
     )
     return (
@@ -83,10 +85,6 @@ def _statement(table: Table) -> str:
         "critical path is one of ours and not one of theirs. Counts are of our grid and do not "
         f"compare with theirs one to one.{small}"
     )
-
-
-def _pairs(table: Table) -> int:
-    return len({(row["grid"], row["cluster"]) for row in table})
 
 
 def _draw(table: Table) -> Drawing:

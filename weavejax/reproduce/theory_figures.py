@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 QWEN_LARGE, GPT_OSS = "qwen3-235b-a22b", "gpt-oss-120b"
 H100, H20 = "h100-sxm", "h20"
 WAYS = {QWEN_LARGE: ((1, 8), (4, 8), (4, 16)), GPT_OSS: ((1, 4), (4, 4), (8, 8))}
-"""(attention tensor parallelism, expert parallelism) of figure 4; the paper's are not in its text."""
+"""(attention tensor parallelism, expert parallelism) of figure 4; the paper's text has none."""
 
 CONTEXTS = tuple(int(1024 * 2 ** (k / 2)) for k in range(15))
 DTYPE_BYTES = 2
@@ -62,8 +62,10 @@ def active_params(config: ModelConfig) -> float:
 
 
 def group_model(config: ModelConfig, attention_ways: int, expert_ways: int) -> TheoryModel:
-    """Weights of ``expert_ways`` devices: the attention stands ``expert_ways/attention_ways``
-    times, everything else once."""
+    """What ``expert_ways`` devices hold together.
+
+    The attention stands ``expert_ways / attention_ways`` times, everything else once.
+    """
     operators = operator_sequence(config)
     attention = sum(operator_params(op) for op in operators if op.row_parallel)
     copies = expert_ways // attention_ways
@@ -119,9 +121,9 @@ def fig4(bench: Bench) -> Figure:
         statement=(
             f"Agrees with Theorem 3.1: the gain rises with the context and stays "
             f"{'below' if below else 'NOT BELOW'} its cap; at {CONTEXTS[0]:,} tokens it is still 1 "
-            f"for {at_one} of {len(shortest)} configurations. The paper's text states neither values "
-            "nor its parallelism; these configurations are ours, in bfloat16 throughout (the "
-            "published GPT-OSS weights are MXFP4, a quarter of this, which lowers its cap)."
+            f"for {at_one} of {len(shortest)} configurations. The paper's text states neither "
+            "values nor its parallelism; these configurations are ours, in bfloat16 throughout "
+            "(the published GPT-OSS weights are MXFP4, a quarter of this, which lowers its cap)."
         ),
         draw=lambda: _draw_fig4(table),
     )

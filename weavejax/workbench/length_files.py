@@ -26,8 +26,10 @@ class LengthFileError(ValueError):
 
 
 def load_lengths(path: str | Path, *, count_tokens: CountTokens | None = None) -> Lengths:
-    """Read a file by its form: ``.json`` is ShareGPT, a CSV with Azure's header is the Azure
-    trace, anything else is one number a line.
+    """Read a file by its form.
+
+    ``.json`` is ShareGPT, a CSV with Azure's header is the Azure trace, anything else is one
+    number a line.
 
     Args:
         path: a local file.

@@ -157,7 +157,8 @@ def price_break_even(
     with Searches(1) as searches:
         without = searches.run([case])[0].usd_per_million_tokens
         price, found, rounds = 1e-6, None, 0
-        for rounds in range(1, ROUNDS + 1):
+        while rounds < ROUNDS:
+            rounds += 1
             priced = dataclasses.replace(case, cluster=inventory.with_prices({name: price}))
             outcome = searches.run([priced])[0]
             if not outcome.usd_per_million_tokens < without * (1 - 1e-9):
