@@ -11,6 +11,7 @@ may shard is a :class:`Dim` with ``sharded=True``: ``tp`` ranks hold ``max(1, co
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,10 +50,7 @@ class TensorSpec:
     @property
     def elements(self) -> int:
         """Elements per row."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,7 @@ class ParamSpec:
 
     @property
     def elements(self) -> int:
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
