@@ -217,6 +217,34 @@ def test_a_closed_engine_says_so() -> None:
     assert last.output is not None and last.output.finish_reason == "abort"
 
 
+def test_an_interrupted_engine_ends_its_requests_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("llama-3.1-8b")
+    plan = make_plan(model, Template(), group(2), context=16)
+    engine = serve(model, plan, prefill_chunks=(8,))
+    waiting = engine.stream([[1, 2], [3], [4]], SamplingParams(max_tokens=8))
+    next(waiting)
+
+    def interrupt(prefixes: dict[int, int]) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._executor, "decode", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[5]])
+    ends = [chunk.output for chunk in waiting if chunk.output is not None]
+    assert len(ends) == 3
+    assert all(output.error == "the engine stopped: KeyboardInterrupt" for output in ends)
+    with pytest.raises(RuntimeError, match=r"middle of an iteration \(KeyboardInterrupt\)"):
+        engine.generate([[1]])
+
+
+def test_arrays_of_ids_are_prompts(engine: Engine) -> None:
+    [listed] = engine.generate([[5, 6, 7]])
+    assert engine.generate(np.array([5, 6, 7]))[0].token_ids == listed.token_ids
+    assert engine.generate(np.array([[5, 6, 7]] * 2))[1].token_ids == listed.token_ids
+
+
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "gemma-3-27b"])
 @pytest.mark.slow
 def test_a_reused_slot_remembers_nothing(name: str) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from weavejax.models.loading import Model
 from weavejax.plan import Plan
-from weavejax.prompts import prompt_token_ids, split_prompts
+from weavejax.prompts import split_prompts
 from weavejax.request import Output, Prompt, SamplingParams, StreamChunk
 from weavejax.runtime.executor import Executor
-from weavejax.sequence import RunningSequence
+from weavejax.sequence import RunningSequence, start_sequence
 from weavejax.slots import SlotTable
 
 
@@ -61,6 +61,7 @@ class Engine:
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._closed = False
+        self._failure: str | None = None
         self._counts = dict.fromkeys(
             ("requests_finished", "prompt_tokens", "generated_tokens"), 0
         ) | dict.fromkeys(("prefill_passes", "decode_iterations"), 0)
@@ -153,47 +154,18 @@ class Engine:
         with self._lock:
             self._check_open()
             sequences = [
-                self._sequence(index, prompt, param)
+                start_sequence(
+                    index,
+                    prompt,
+                    param,
+                    model=self.model,
+                    context=self.plan.workload.context,
+                    number=next(self._numbers),
+                )
                 for index, (prompt, param) in enumerate(zip(prompts, each, strict=True))
             ]
             self._waiting.extend(sequence for sequence in sequences if not sequence.finished)
             return sequences
-
-    def _sequence(self, index: int, prompt: Prompt, params: SamplingParams) -> RunningSequence:
-        now, number = time.perf_counter(), next(self._numbers)
-        ids: tuple[int, ...] = ()
-        error = None
-        try:
-            ids = prompt_token_ids(prompt, self.model.tokenizer, self.model.config.vocab_size)
-        except (ValueError, TypeError) as problem:
-            error = str(problem)
-        context = self.plan.workload.context
-        tokenizer = self.model.tokenizer
-        end_ids = set(params.stop_token_ids)
-        if not params.ignore_eos:
-            end_ids |= set(self.model.eos_token_ids)
-        sequence = RunningSequence(
-            index=index,
-            prompt=ids,
-            params=params,
-            limit=min(params.max_tokens, context - len(ids)),
-            end_ids=frozenset(end_ids),
-            seed=(number if params.seed is None else params.seed) % 2**32,
-            decoder=None
-            if tokenizer is None
-            else tokenizer.decoder(skip_special_tokens=params.skip_special_tokens),
-            submitted_s=now,
-        )
-        if error is None and params.stop and tokenizer is None:
-            error = "stop strings need a tokenizer, and this model has none; use stop_token_ids"
-        if error is None and sequence.limit < 1:
-            error = (
-                f"a prompt must leave room for one token in the plan's context of {context} "
-                f"tokens, got a prompt of {len(ids)}"
-            )
-        if error is not None:
-            sequence.end("error", now, error)
-        return sequence
 
     def _stream(self, sequences: list[RunningSequence]) -> Iterator[StreamChunk]:
         open_ones = list(sequences)
@@ -220,18 +192,37 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("this engine is closed; make another with weavejax.serve")
+        if self._failure is not None:
+            raise RuntimeError(
+                f"this engine stopped in the middle of an iteration ({self._failure}); "
+                "make another with weavejax.serve"
+            )
 
     # -- the loop ------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Admit, prefill, decode once, and record the tokens of the iteration before."""
         with self._lock:
-            self._admit()
-            started = self._prefill() + self._decode()
-            if started:
-                self._pending.append(started)
-            while len(self._pending) > (1 if started else 0):
-                self._record(self._pending.popleft())
+            self._check_open()
+            try:
+                self._admit()
+                started = self._prefill() + self._decode()
+                if started:
+                    self._pending.append(started)
+                while len(self._pending) > (1 if started else 0):
+                    self._record(self._pending.popleft())
+            except BaseException as error:  # caches may be half updated, Ctrl-C included
+                self._fail(error)
+                raise
+
+    def _fail(self, error: BaseException) -> None:
+        """End every request by name: nothing may wait for an engine that cannot go on."""
+        self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
+        expected = [row[0] for parts in self._pending for part in parts for row in part.rows]
+        for sequence in (*self._slots.running, *self._waiting, *expected):
+            sequence.end("error", time.perf_counter(), f"the engine stopped: {self._failure}")
+        self._waiting.clear()
+        self._pending.clear()
 
     def _admit(self) -> None:
         while self._waiting and self._slots.admit(self._waiting[0]):

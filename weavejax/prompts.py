@@ -17,10 +17,12 @@ def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     Examples:
         >>> split_prompts("hello"), split_prompts([1, 2]), split_prompts(["a", [3]])
         (['hello'], [[1, 2]], ['a', [3]])
+        >>> split_prompts(np.array([1, 2]))
+        [[1, 2]]
     """
     if isinstance(prompts, (str, Mapping)):  # one message is no list of its keys
         return [prompts]  # type: ignore[list-item]
-    items = list(prompts)
+    items = prompts.tolist() if isinstance(prompts, np.ndarray) else list(prompts)
     if items and all(isinstance(item, int) or _is_message(item) for item in items):
         return [items]  # type: ignore[list-item]
     return items  # type: ignore[return-value]
@@ -43,6 +45,8 @@ def prompt_token_ids(
         >>> prompt_token_ids([1, 2], None, 10)
         (1, 2)
     """
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
     if not isinstance(prompt, Sequence):
         raise ValueError(f"a prompt is text, token ids or a chat, got {prompt!r}")
     ids: Sequence[Any]

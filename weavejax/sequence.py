@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from weavejax.request import FinishReason, Output, SamplingParams
+from weavejax.models.loading import Model
+from weavejax.prompts import prompt_token_ids
+from weavejax.request import FinishReason, Output, Prompt, SamplingParams
 
 
 @dataclass(eq=False)
@@ -119,6 +122,56 @@ class RunningSequence:
             time_to_first_token_s=first,
             latency_s=last,
         )
+
+
+def start_sequence(
+    index: int,
+    prompt: Prompt,
+    params: SamplingParams,
+    *,
+    model: Model,
+    context: int,
+    number: int,
+) -> RunningSequence:
+    """A request ready to wait for a slot, or already ended with the reason why it cannot run.
+
+    Args:
+        index: position in the call.
+        prompt: text, ids or a chat.
+        params: how to generate.
+        model: gives the tokenizer and the end tokens.
+        context: tokens a slot holds.
+        number: of this request in the engine; its seed when ``params`` gives none.
+    """
+    now_s = time.perf_counter()
+    tokenizer, ids, error = model.tokenizer, (), None
+    try:
+        ids = prompt_token_ids(prompt, tokenizer, model.config.vocab_size)
+    except (ValueError, TypeError) as problem:
+        error = str(problem)
+    limit = min(params.max_tokens, context - len(ids))
+    if error is None and params.stop and tokenizer is None:
+        error = "stop strings need a tokenizer, and this model has none; use stop_token_ids"
+    if error is None and limit < 1:
+        error = (
+            f"a prompt must leave room for one token in the plan's context of {context} "
+            f"tokens, got a prompt of {len(ids)}"
+        )
+    end_ids = {*params.stop_token_ids, *(() if params.ignore_eos else model.eos_token_ids)}
+    skip = params.skip_special_tokens
+    sequence = RunningSequence(
+        index=index,
+        prompt=ids,
+        params=params,
+        limit=limit,
+        end_ids=frozenset(end_ids),
+        seed=(number if params.seed is None else params.seed) % 2**32,
+        decoder=None if tokenizer is None else tokenizer.decoder(skip_special_tokens=skip),
+        submitted_s=now_s,
+    )
+    if error is not None:
+        sequence.end("error", now_s, error)
+    return sequence
 
 
 def _overlap(text: str, stop: str) -> int:
