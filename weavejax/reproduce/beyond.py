@@ -10,6 +10,7 @@ from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.homogeneous import Key, base_outcomes, cases
 from weavejax.reproduce.scope import Bench
 from weavejax.reproduce.switches import WIDE_REPLICAS, limited, wide
+from weavejax.reproduce.words import ratio_range
 from weavejax.workbench import plots
 from weavejax.workbench.cases import Case, Outcome
 from weavejax.workbench.table import Table
@@ -130,14 +131,15 @@ def _statement(table: Table) -> str:
         split = [v for v in table.column(f"{name}: split saved") if v is not None]
         if best and split:
             parts.append(
-                f"{name} save {mean(best):.1%} on average and up to {max(best):.1%} of the best "
-                f"plan's cost ({mean(split):.1%} and {max(split):.1%} of the best split plan's)"
+                f"{name}: {mean(best):.1%} on average and up to {max(best):.1%} ({mean(split):.1%} "
+                f"and {max(split):.1%} of the best split plan's)"
             )
     wins = sum(name == "split" for name in table.column("best plan"))
+    gains = [gain for gain in table.column("gain of splitting") if gain is not None]
     return (
-        "; ".join(parts) + f". With all three, splitting is cheapest in {wins} of {len(table)} "
-        "settings: data-parallel attention helps the colocated plan most, so it lowers the cost "
-        "and the gain of splitting at once."
+        f"Saved of the best plan's cost: {'; '.join(parts)}. With all three, splitting is cheapest "
+        f"in {wins} of {len(table)} settings and gains {ratio_range(gains)} over colocation: "
+        "data-parallel attention is offered to the colocated plan too."
     )
 
 
@@ -156,5 +158,6 @@ def _draw(table: Table, bench: Bench) -> Drawing:
         plots.bars(
             axes, groups, series, y_label="saved (%)", title=f"{model}, best plan", colours=shades
         )
+        axes.set_xlabel("mean context and TPOT target; no bar: nothing saved")
     plots.legend(drawn, drawn.axes[0])
     return drawn

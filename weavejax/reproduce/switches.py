@@ -121,6 +121,10 @@ SWITCHES = (
     ),
     Switch(name="colocated without a mixed cache", change=colocated_only(whole_cache)),
     Switch(
+        name="colocated TP<=2 without a mixed cache",
+        change=colocated_only(lambda case: limited(whole_cache(case), tensor_parallel=(1, 2))),
+    ),
+    Switch(
         name="data-parallel attention",
         change=lambda case: limited(case, attention_data_parallel=True),
     ),
@@ -207,7 +211,8 @@ def switches(bench: Bench) -> Figure:
             f"As described, weave is cheapest in {described['weave cheapest in']}; with the last "
             f"switch ({TOGETHER}) in {together['weave cheapest in']} (paper: "
             f"{rows[0]['weave cheapest in']}). The "
-            "switches are assumptions, not fits: each value is round and none was searched for. "
+            "switches are assumptions, not fits: each value is round and none was searched for. A "
+            "mixed cache keeps one window of a sliding layer instead of the whole context. "
             f"All settings on {CLUSTER}."
         ),
         draw=lambda: _draw(largest),

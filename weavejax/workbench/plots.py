@@ -45,7 +45,7 @@ def save(drawn: Figure, path: str | Path) -> None:
     import matplotlib
 
     metadata = {"Date": None} if str(path).endswith(".svg") else None
-    with matplotlib.rc_context({"svg.hashsalt": "weavejax", "svg.fonttype": "path"}):
+    with matplotlib.rc_context({"svg.hashsalt": "weavejax", "svg.fonttype": "none"}):
         drawn.savefig(path, dpi=110, metadata=metadata)
 
 
