@@ -174,11 +174,12 @@ def _draw(outcomes: dict[Key, Outcome], bench: Bench) -> Drawing:
         contexts = bench.scope.contexts
         names = ("colocated", "colocated TP<=2", "afd", "cad", "weave")
 
-        def relative(policy: str, context: int, at=(partner, model)) -> float | None:  # type: ignore[no-untyped-def]
-            cost = outcomes[Key(*at, context, policy)].usd_per_million_tokens
-            return _finite(cost / outcomes[Key(*at, context, "weave")].usd_per_million_tokens)
-
-        series = {name: [relative(name, context) for context in contexts] for name in names}
+        series = {
+            name: [
+                _over_weave(outcomes, Key(partner, model, context, name)) for context in contexts
+            ]
+            for name in names
+        }
         best = [
             min((series[n][i] or math.inf) for n in ("colocated", "afd", "cad"))
             for i in range(len(contexts))
@@ -195,6 +196,12 @@ def _draw(outcomes: dict[Key, Outcome], bench: Bench) -> Drawing:
         axes.set_xlabel("mean context (tokens); x: no plan;\nlabel: best baseline / weave")
     plots.legend(drawn, drawn.axes[0])
     return drawn
+
+
+def _over_weave(outcomes: dict[Key, Outcome], key: Key) -> float | None:
+    """Cost of a bar over mixed weave's; None where either has no plan."""
+    weave = outcomes[key._replace(policy="weave")].usd_per_million_tokens
+    return _finite(outcomes[key].usd_per_million_tokens / weave)
 
 
 def _numbers(table: Table, column: str) -> list[float]:

@@ -123,12 +123,12 @@ def _draw_fig9(outcomes: Outcomes, held: Outcomes, bench: Bench) -> Drawing:
     drawn = plots.figure(len(bench.scope.models), len(panels) // len(bench.scope.models), width=4.6)
     for axes, (model, slo_s) in zip(drawn.axes, panels, strict=True):
         contexts = bench.scope.contexts
-
-        def costs(source: Outcomes, policy: str, at=(model, slo_s)) -> list[float | None]:  # type: ignore[no-untyped-def]
-            return [_cost(source[Key(*at, context, policy)]) for context in bench.scope.contexts]
-
-        series = {"colocated": costs(outcomes, "colocated"), HELD: costs(held, "colocated")}
-        series |= {policy: costs(outcomes, policy) for policy in POLICIES[1:]}
+        sources = {"colocated": (outcomes, "colocated"), HELD: (held, "colocated")}
+        sources |= {policy: (outcomes, policy) for policy in POLICIES[1:]}
+        series = {
+            name: [_cost(source[Key(model, slo_s, context, policy)]) for context in contexts]
+            for name, (source, policy) in sources.items()
+        }
         found = gains(outcomes, model)
         plots.bars(
             axes,

@@ -128,14 +128,14 @@ def _draw(table: Table) -> Drawing:
             {policy: rows.column(policy) for policy in POLICIES},
             x_label=f"inter-node {AXES[axis][0]}",
             y_label=plots.COST,
-            title=f"groups {where}",
+            title=f"gemma-3-27b, 8K, 60 ms, H100+L40S\ngroups {where}",
             log_x=True,
         )
-        axes.set_ylim(bottom=0)
+        known = [cost for p in POLICIES for cost in rows.column(p) if cost is not None]
+        axes.set_ylim(0, 1.1 * max(known, default=1.0))
         values = rows.column("value")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
-    drawn.suptitle("gemma-3-27b, 8K context, 60 ms, H100 + L40S", fontsize=11)
     plots.legend(drawn, drawn.axes[0])
     return drawn
 

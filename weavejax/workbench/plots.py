@@ -71,7 +71,7 @@ def bars(
     names = list(series)
     width = 0.8 / len(names)
     known = [v for values in series.values() for v in values if v is not None]
-    top = max(known, default=1.0)
+    top = max(known, default=0.0) or 1.0
     for index, name in enumerate(names):
         places = [g - 0.4 + width * (index + 0.5) for g in range(len(groups))]
         values = series[name]

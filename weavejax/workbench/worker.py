@@ -27,8 +27,11 @@ def main() -> None:
             reply = solve(case)
         except Exception as error:  # the caller raises it
             reply = error
-        pickle.dump(reply, replies)
-        replies.flush()
+        try:
+            pickle.dump(reply, replies)
+            replies.flush()
+        except BrokenPipeError:  # the caller is gone
+            os._exit(0)
 
 
 if __name__ == "__main__":
