@@ -64,7 +64,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "decisions",
         ("weavejax.engine", "weavejax.planner", "weavejax.planner.*", "weavejax.serve"),
     ),
-    ("workbench", ("weavejax.workbench", "weavejax.workbench.*")),
+    (
+        "workbench",
+        ("weavejax.bench", "weavejax.bench.*", "weavejax.workbench", "weavejax.workbench.*"),
+    ),
     ("reproduction", ("weavejax.reproduce", "weavejax.reproduce.*")),
     ("interface", ("weavejax",)),
     ("cli", ("weavejax.cli", "weavejax.cli.*")),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from weavejax.cli import (
+    bench,
     compare,
     convert,
     demo,
@@ -31,6 +32,7 @@ COMMANDS = (
     whatif,
     simulate,
     profile,
+    bench,
     convert,
     reproduce,
 )

@@ -1,0 +1,177 @@
+"""The steady decode step beside its own GEMMs, measured alternately in one run.
+
+The bound is the time of the step's packed matrix products at the same batch and nothing else. A
+ratio near one says that attention, norms, sampling and the host cost little.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from weavejax.models.loading import Model
+from weavejax.plan import Plan
+from weavejax.runtime.batches import greedy_rows
+from weavejax.runtime.executor import Executor
+
+Array = jax.Array
+GEMM_WEIGHTS = ("qkv", "in_proj", "o", "gate_up", "down", "unembed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodePoint:
+    """One batch and context."""
+
+    batch: int
+    context: int
+    step_s: float
+    """Median time of a decode iteration."""
+    gemm_s: float
+    """Median time of its matrix products alone."""
+    host_s: float
+    """Median time the host's thread spends to submit an iteration."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.step_s
+
+    @property
+    def ratio(self) -> float:
+        """Step over bound."""
+        return self.step_s / self.gemm_s
+
+
+def bench_decode(
+    model: Model,
+    make_plan: Callable[[int, int], Plan],
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    *,
+    repeats: int = 5,
+    iterations: int = 8,
+    oversubscribe: bool = True,
+    dtype: Any = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[DecodePoint]:
+    """Measure every batch at every context.
+
+    Args:
+        model: what to run; dense models (experts have no single matrix product).
+        make_plan: (batch, context) to a plan.
+        batches: slots, all active.
+        contexts: tokens every slot has in its cache.
+        repeats: alternations of step and bound; medians are reported.
+        iterations: decode iterations of one repeat.
+        oversubscribe: let groups share devices.
+        dtype: of the weights; the executor's choice by default.
+        progress: called with (what, done, total).
+    """
+    points = []
+    total = len(batches) * len(contexts)
+    for batch in batches:
+        for context in contexts:
+            plan = make_plan(batch, context)
+            executor = Executor(model, plan, oversubscribe=oversubscribe, dtype=dtype, chunks=(8,))
+            gemms = _gemm_bound(executor, batch)
+            steps, bounds, hosts = [], [], []
+            for _ in range(repeats):
+                step_s, host_s = _time_steps(executor, context, iterations)
+                steps.append(step_s)
+                hosts.append(host_s)
+                bounds.append(gemms(iterations))
+            points.append(
+                DecodePoint(
+                    batch=batch,
+                    context=context,
+                    step_s=statistics.median(steps),
+                    gemm_s=statistics.median(bounds),
+                    host_s=statistics.median(hosts),
+                )
+            )
+            progress("batch x context", len(points), total)
+    return points
+
+
+def _time_steps(executor: Executor, context: int, iterations: int) -> tuple[float, float]:
+    """Seconds of an iteration with every slot near the end of its context, and the host's."""
+    rows = executor.plan.microbatch_rows
+    ones = np.ones(rows, np.int32)
+    start_at = max(0, context - iterations - 1)
+    microbatches = range(executor.plan.microbatches)
+    for microbatch in microbatches:
+        executor.set_rows(microbatch, ones * start_at, ones, greedy_rows(rows))
+    work = dict.fromkeys(microbatches, context)
+    jax.block_until_ready(executor.decode(work))
+    start, host = time.perf_counter(), time.thread_time()
+    for _ in range(iterations):
+        results = executor.decode(work)
+    host = time.thread_time() - host
+    jax.block_until_ready((results, executor.ids))
+    return (time.perf_counter() - start) / iterations, host / iterations
+
+
+def _gemm_bound(executor: Executor, batch: int) -> Callable[[int], float]:
+    """A function that times the model's matrix products at this batch, in seconds."""
+    device = executor.meshes[0].devices.flat[0]
+    matrices = [
+        jax.device_put(_matrix(name, np.asarray(group[index][name])), device)
+        for group in executor.weights
+        for index in sorted(group)
+        for name in GEMM_WEIGHTS
+        if name in group[index]
+    ]
+    names = [
+        name
+        for group in executor.weights
+        for index in sorted(group)
+        for name in GEMM_WEIGHTS
+        if name in group[index]
+    ]
+    x = {
+        size: jax.device_put(jnp.ones((batch, size), matrices[0].dtype), device)
+        for size in {_inputs(name, matrix) for name, matrix in zip(names, matrices, strict=True)}
+    }
+
+    def products(matrices: list[Array], x: dict[int, Array]) -> Array:
+        total = jnp.zeros((batch,), jnp.float32)
+        for name, matrix in zip(names, matrices, strict=True):
+            # a barrier on the running total keeps the products in order, as in the model
+            row, total = jax.lax.optimization_barrier((x[_inputs(name, matrix)], total))
+            form = "bi,oi->bo" if name == "unembed" else "bi,io->bo"
+            total = total + jnp.einsum(form, row, matrix).max(axis=-1).astype(jnp.float32)
+        return total
+
+    compiled = jax.jit(products).lower(matrices, x).compile()
+    jax.block_until_ready(compiled(matrices, x))
+
+    def measure(iterations: int) -> float:
+        start = time.perf_counter()
+        for _ in range(iterations):
+            result = compiled(matrices, x)
+        jax.block_until_ready(result)
+        return (time.perf_counter() - start) / iterations
+
+    return measure
+
+
+def _matrix(name: str, weight: np.ndarray) -> np.ndarray:
+    """A packed weight as the matrix its operator multiplies by: ``[inputs, outputs]``.
+
+    ``unembed`` stays ``[vocab, hidden]``, as the head reads it.
+    """
+    if name == "unembed":
+        return weight
+    if name in ("o", "down"):
+        return weight.reshape(-1, weight.shape[-1])
+    return weight.reshape(weight.shape[0], -1)
+
+
+def _inputs(name: str, matrix: Array) -> int:
+    return matrix.shape[1 if name == "unembed" else 0]
