@@ -136,6 +136,7 @@ def _rope(data: Mapping[str, Any], kind: str | None = None) -> RopeConfig:
     known = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
     if rope_type not in known:
         raise ValueError(f"rope_type must be one of {sorted(known)}, got {rope_type!r}")
+    _refuse_mscale(scaling)
     fraction = parameters.get("partial_rotary_factor", data.get("partial_rotary_factor", 1.0))
     return RopeConfig(
         theta=float(parameters.get("rope_theta", data.get("rope_theta", 10_000.0))),
@@ -153,6 +154,13 @@ def _rope(data: Mapping[str, Any], kind: str | None = None) -> RopeConfig:
         attention_factor=scaling.get("attention_factor"),
         truncate=bool(scaling.get("truncate", True)),
     )
+
+
+def _refuse_mscale(scaling: Mapping[str, Any]) -> None:
+    """DeepSeek's way to give YaRN's attention factor."""
+    given = {key: scaling[key] for key in ("mscale", "mscale_all_dim") if scaling.get(key)}
+    if given and scaling.get("attention_factor") is None:
+        raise ValueError(f"only attention_factor is implemented in rope scaling, got {given}")
 
 
 def _refuse(data: Mapping[str, Any], **expected: Any) -> None:
@@ -247,6 +255,7 @@ def _gemma3(common: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gpt_oss(common: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse(data, swiglu_alpha=1.702)
     experts = data.get("num_local_experts") or data["num_experts"]
     types = data.get("layer_types") or [
         "full_attention" if layer % 2 else "sliding_attention"

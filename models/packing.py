@@ -117,6 +117,7 @@ def iter_params(
             array = np.empty(param.shape, target)
             recipe.fill(read, array)
         yield param.name, array
+        del array  # before the next one is made
 
 
 def check_checkpoint(config: ModelConfig, source: WeightSource) -> None:

@@ -227,7 +227,7 @@ def test_clamped_activation() -> None:
     # Above, both stop at the limit; below, the up projection alone does.
     np.testing.assert_allclose(activate(gate[3:], up[3:], config)[1], 7 * 2, rtol=1e-4)
     np.testing.assert_allclose(
-        activate(gate[:1], up[:1], config), -9 * sigmoid(np.float64(-9 * 1.702)) * -6, rtol=1e-5
+        activate(gate[:1], up[:1], config), -9 * sigmoid(np.full(1, -9 * 1.702)) * -6, rtol=1e-5
     )
 
 
@@ -242,7 +242,8 @@ def test_gated_mlp_is_two_projections_and_one_back() -> None:
     random = np.random.default_rng(0)
     x, gate_up = random.standard_normal((2, 3, 4)), random.standard_normal((4, 2, 5))
     down = random.standard_normal((5, 4))
-    ours = gated_mlp(*(jnp.asarray(a, jnp.float32) for a in (x, gate_up, down)), QWEN)
+    wide = [jnp.asarray(a, jnp.float32) for a in (x, gate_up, down)]
+    ours = gated_mlp(wide[0], wide[1], wide[2], QWEN)
     expected = act(x @ gate_up[:, 0], x @ gate_up[:, 1], QWEN) @ down
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 

@@ -134,3 +134,16 @@ def test_scores_depend_on_distance_alone() -> None:
 def test_dtype_is_kept() -> None:
     x = jnp.ones((1, 1, 1, 8), jnp.bfloat16)
     assert apply_rope(x, jnp.ones((1, 1), jnp.int32), RopeConfig()).dtype == jnp.bfloat16
+
+
+def test_what_is_not_implemented_is_refused() -> None:
+    common = transformers.LlamaConfig(num_hidden_layers=1).to_dict()
+    scaling = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
+    with pytest.raises(ValueError, match="only attention_factor is implemented in rope scaling, g"):
+        config_from_hf(common | dict(rope_parameters=scaling), name="m")
+    scaling = dict(rope_type="longrope", rope_theta=1e4)
+    with pytest.raises(ValueError, match="rope_type must be one of .*, got 'longrope'"):
+        config_from_hf(common | dict(rope_parameters=scaling), name="m")
+    common = transformers.GptOssConfig(num_hidden_layers=1, swiglu_alpha=1.5).to_dict()
+    with pytest.raises(ValueError, match="only swiglu_alpha=1.702 is implemented, got 1.5"):
+        config_from_hf(common, name="m")

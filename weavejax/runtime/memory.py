@@ -46,7 +46,9 @@ def load_weights(
         if len(arrays) < len(specs):
             for name, value in model.iter_params(op, heads_ways=group.heads_ways, dtype=dtype):
                 if name not in arrays:
-                    arrays[name] = jax.device_put(value, NamedSharding(mesh, specs[name]))
+                    placed = jax.device_put(value, NamedSharding(mesh, specs[name]))
+                    arrays[name] = jax.block_until_ready(placed)
+                del value  # before the next one is read
         weights[index] = arrays
         progress()
     return weights
