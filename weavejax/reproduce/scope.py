@@ -44,7 +44,7 @@ class Scope:
     strict: bool = True
     """Also the strict targets of Table 2; False leaves the relaxed ones."""
     limits: SearchLimits = PAPER_LIMITS
-    max_simulations: int = 2_000_000
+    max_simulations: int = 5_000_000
     """Of a row of Table 3 without bounds, before it takes a smaller grid."""
 
     def slos_s(self, model: str) -> tuple[float, ...]:
