@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 
 import pytest
 
@@ -346,3 +347,9 @@ def test_an_example_policy_isolates_what_it_says(model, policy, names, attention
 def test_example_policies_offer_nothing_where_they_do_not_apply() -> None:
     gemma = partition_block(preset_config("gemma-3-27b"))
     assert policy_named("expert-layers")(gemma, 2) == policy_named("three-way")(gemma, 2) == []
+
+
+def test_drawing_says_what_it_needs(table: Table, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="needs matplotlib 3.9 or newer"):
+        table.plot(tmp_path / "t.svg")

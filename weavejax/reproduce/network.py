@@ -117,7 +117,7 @@ def _spread(costs: Sequence[float | None]) -> str:
 
 
 def _draw(table: Table) -> Drawing:
-    drawn = plots.figure(2, 2, width=4.6, height=3.0)
+    drawn = plots.figure(2, 2, width=4.6, height=3.4)
     panels = [(place, axis) for place in PLACES for axis in AXES]
     for axes, (place, axis) in zip(drawn.axes, panels, strict=True):
         rows = table.where(groups=place, axis=axis)

@@ -33,7 +33,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: float = 4.2, height: float
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "drawing needs matplotlib: install it with pip install 'weavejax[plot]'"
+            "drawing needs matplotlib 3.9 or newer: pip install matplotlib"
         ) from error
     made = Figure(figsize=(width * columns, height * rows), layout="constrained")
     made.subplots(rows, columns, squeeze=False)
