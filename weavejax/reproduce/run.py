@@ -6,17 +6,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from weavejax.reproduce.balance_figure import fig6
 from weavejax.reproduce.beyond import beyond
+from weavejax.reproduce.cost_figure import fig9
 from weavejax.reproduce.fidelity import fig12
 from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.heterogeneous import fig13
-from weavejax.reproduce.homogeneous_figures import fig9, fig10, fig11
+from weavejax.reproduce.homogeneous_figures import fig10, fig11
 from weavejax.reproduce.motivation import fig2
 from weavejax.reproduce.network import fig14
 from weavejax.reproduce.scope import Bench, Scope
 from weavejax.reproduce.search_ablation import table3
 from weavejax.reproduce.switches import switches
-from weavejax.reproduce.theory_figures import fig4, fig5, fig6
+from weavejax.reproduce.theory_figures import fig4, fig5
 from weavejax.workbench.searches import Report, Searches
 
 FIGURES: dict[str, Callable[[Bench], Figure]] = {
