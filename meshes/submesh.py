@@ -38,9 +38,10 @@ def group_meshes(
     needed = max(sizes) if oversubscribe else sum(sizes)
     if needed > len(available):
         kind = available[0].platform if available else jax.default_backend()
+        groups = ("largest of " if oversubscribe else "") + " + ".join(map(str, sizes))
         raise PlanError(
-            f"the plan needs {needed} devices ({' + '.join(map(str, sizes))} over its groups), "
-            f"got {len(available)} {kind} device(s). {_advice(kind, needed)}"
+            f"the plan needs {needed} devices ({groups} over its groups), "
+            f"got {len(available)} {kind} device(s). {_advice(kind, needed, oversubscribe)}"
         )
     meshes, start = [], 0
     for group, size in zip(plan.groups, sizes, strict=True):
@@ -52,11 +53,11 @@ def group_meshes(
     return tuple(meshes)
 
 
-def _advice(kind: str, needed: int) -> str:
-    share = "or let groups share devices with oversubscribe=True"
+def _advice(kind: str, needed: int, oversubscribe: bool) -> str:
+    share = "" if oversubscribe else ", or let groups share devices with oversubscribe=True"
     if kind != "cpu":
-        return f"Use a smaller plan, {share}."
+        return f"Use a smaller plan{share}."
     return (
         f"Call jax.config.update('jax_num_cpu_devices', {needed}) before JAX is first used "
-        f"(on the command line: --cpu-devices {needed}), {share}."
+        f"(on the command line: --cpu-devices {needed}){share}."
     )

@@ -77,13 +77,15 @@ def plan_profile(plan: Plan, profile: LatencyProfile | None) -> LatencyProfile:
         return profile
     if plan.profile is None:
         raise ValueError(
-            "a prediction needs latencies: the plan names no profile, so give one as profile=..."
+            "a prediction needs latencies: the plan names no profile, so give one as "
+            "profile=... (on the command line: --profile)"
         )
     found = load_profile(plan.profile.name)
     if found.hash != plan.profile.hash:
         raise ValueError(
             f"the plan was made with profile {plan.profile.name!r} of hash {plan.profile.hash}, "
-            f"the one found has hash {found.hash}; give the profile to use as profile=..."
+            f"the one found has hash {found.hash}; give the profile to use as profile=... "
+            "(on the command line: --profile)"
         )
     return found
 

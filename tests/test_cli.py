@@ -40,6 +40,46 @@ def test_plan_writes_and_simulate_reads(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+def test_explain_computes_again_what_a_file_claims(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    assert main([*PLAN, *QUICK, "--tpot-slo-ms", "60", "-o", str(file)]) == 0
+    assert main(["explain", str(file), "--brief"]) == 0
+    shown = capsys.readouterr()
+    assert "not this plan's" not in shown.err
+    data = json.loads(file.read_text())
+    honest = f"{data['prediction']['usd_per_million_tokens']:.4f}"
+    data["prediction"]["usd_per_million_tokens"] = 0.0001
+    file.write_text(json.dumps(data))
+    assert main(["explain", str(file), *QUICK, "--no-what-if"]) == 0
+    shown = capsys.readouterr()
+    assert "not this plan's" in shown.err
+    assert honest in shown.out and "0.0001" not in shown.out
+    assert "isaggregate" in shown.out  # the verdict, either way
+
+
+def test_profile_shows_what_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile"]) == 0
+    assert "h100-sxm" in capsys.readouterr().out
+    assert main(["profile", "--paper-points"]) == 0
+    assert "paper   700 us" in capsys.readouterr().out
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "generate" in capsys.readouterr().out
+
+
+def test_ids_stand_for_text_where_there_is_no_tokenizer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["generate", "llama-3.1-8b", "1,2,3", "7", "--random-weights", "--max-tokens", "3"]
+    assert main([*words, "--context", "32", "--slots", "2", "--json"]) == 0
+    outputs = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [output["prompt_token_ids"] for output in outputs] == [[1, 2, 3], [7]]
+
+
 def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PLAN, *QUICK, "--tpot-slo-ms", "60", "--json"]) == 0
     plan = Plan.from_dict(json.loads(capsys.readouterr().out))
@@ -57,7 +97,11 @@ def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "smollm2-135m-instruct", "x", "--max-tokens", "0"], "max_tokens"),
         (["generate", "no-such-model", "x"], "no-such-model"),
         (["generate", "smollm2-135m-instruct", "x", "--cpu-devices", "0"], "--cpu-devices"),
-        (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "colocated, afd, cad"),
+        (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "which is neither"),
+        (["generate", "llama-3.1-8b", "x", "--random-weights"], "token ids such as 1,2,3; got 'x'"),
+        ([*PLAN, "--tpot-slo-ms", "60", "-o", "/"], "must be a file, got the directory '/'"),
+        ([*PLAN, "--tpot-slo-ms", "60", "-o", "/no/plan.json"], "folder must exist"),
+        (["simulate", "p.json", "--trace", "/"], "must be a file"),
     ],
 )
 def test_wrong_requests_say_why(

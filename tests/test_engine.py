@@ -11,7 +11,7 @@ import pytest
 from serving import group, make_plan, nine_heads, random_prompts, tiny_model
 
 from weavejax.engine import Engine
-from weavejax.plan import Template
+from weavejax.plan import PlanError, Template
 from weavejax.request import Output, SamplingParams
 from weavejax.serve import serve
 
@@ -185,6 +185,30 @@ def test_generation_ends_at_the_context(engine: Engine) -> None:
     [prompt] = random_prompts(nine_heads(), (CONTEXT - 6,))
     [output] = engine.generate([prompt], SamplingParams(max_tokens=50))
     assert (len(output.token_ids), output.finish_reason) == (6, "length")
+
+
+def test_wrong_types_are_named(engine: Engine) -> None:
+    prompts: Any = None
+    with pytest.raises(TypeError, match="prompts must be a prompt or a list of prompts, got None"):
+        engine.generate(prompts)
+    params: Any = {"max_tokens": 3}
+    with pytest.raises(TypeError, match="params must be SamplingParams"):
+        engine.generate([[1]], params)
+    [output] = engine.generate(b"abc")  # type: ignore[arg-type]
+    assert output.error == "a prompt is text, token ids or a chat, got b'abc'"
+    plan: Any = 7
+    with pytest.raises(TypeError, match="plan must be a Plan, a policy or a plan file, got 7"):
+        serve(nine_heads(), plan)
+    with pytest.raises(ValueError, match=r"prefill_chunks must be whole numbers >= 1, got \[0\]"):
+        serve(nine_heads(), "afd", prefill_chunks=(0,))
+    with pytest.raises(ValueError, match="at least one device"):
+        serve(nine_heads(), "afd", devices=[])
+
+
+def test_caches_beyond_the_memory_are_refused_before_anything_is_loaded() -> None:
+    plan = make_plan(nine_heads(), Template(), group(2**31), context=256)
+    with pytest.raises(PlanError, match=r"must fit the memory: this host .* use fewer slots"):
+        serve(nine_heads(), plan)
 
 
 def test_params_must_match_the_prompts(engine: Engine) -> None:

@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "pieces",
         (
             "weavejax.default_plans",
+            "weavejax.fold",
             "weavejax.plan_table",
             "weavejax.profiles",
             "weavejax.profiles.*",

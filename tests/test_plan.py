@@ -182,7 +182,7 @@ def test_a_prediction_adds_up():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: group(tensor_parallel=0), "tensor_parallel must be >= 1, got 0"),
+        (lambda: group(tensor_parallel=0), "tensor_parallel must be a whole number >= 1, got 0"),
         (
             lambda: group(tensor_parallel=4, expert_parallel=2),
             "expert_parallel must be 1 or tensor_parallel=4 (it cuts the same devices), got 2",
@@ -192,8 +192,8 @@ def test_a_prediction_adds_up():
             "attention_data_parallel must be 1 or tensor_parallel=2 (it cuts the same devices), "
             "got 3",
         ),
-        (lambda: group(replicas=0), "replicas must be >= 1, got 0"),
-        (lambda: group(resident_batch=-1), "resident_batch must be >= 1, got -1"),
+        (lambda: group(replicas=0), "replicas must be a whole number >= 1, got 0"),
+        (lambda: group(resident_batch=-1), "resident_batch must be a whole number >= 1, got -1"),
         (lambda: Template(layers=0), "a template spans at least one layer, got layers=0"),
         *(
             (
@@ -219,7 +219,7 @@ def test_a_prediction_adds_up():
             )
             for cuts, offset, tail in (((1,), 4, 3), ((1, 3), 2, 1), ((), 4, 3), ((3,), -1, 1))
         ),
-        (lambda: Workload(context=0), "context must be >= 1 token, got 0"),
+        (lambda: Workload(context=0), "context must be a whole number >= 1, got 0"),
         *(
             (
                 lambda slo=slo: Workload(context=1, tpot_slo_s=slo),
@@ -233,7 +233,7 @@ def test_a_prediction_adds_up():
             "stages of the template must be a multiple of the 2 groups "
             "(stage j belongs to group j mod K), got 3 stages",
         ),
-        (lambda: small_plan(microbatches=0), "microbatches must be >= 1, got 0"),
+        (lambda: small_plan(microbatches=0), "microbatches must be a whole number >= 1, got 0"),
         (
             lambda: small_plan(groups=(group(replicas=2), group(replicas=3))),
             "replicas x resident_batch must be the same global batch in every group, "

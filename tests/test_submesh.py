@@ -103,7 +103,8 @@ def test_oversubscribed_groups_wrap_around():
 )
 def test_too_few_devices_says_what_to_set(devices, oversubscribe, needed, got, advice):
     message = (
-        f"the plan needs {needed} devices (4 + 6 over its groups), got {got} device(s). {advice}"
+        f"the plan needs {needed} devices ({'largest of ' * oversubscribe}4 + 6 over its groups), "
+        f"got {got} device(s). {advice}"
     )
     with pytest.raises(PlanError, match="^" + re.escape(message)):
         group_meshes(plan_of((2, 2), (6, 1)), devices(), oversubscribe=oversubscribe)

@@ -46,7 +46,8 @@ def default_plan(
         microbatches: parts of the batch that are pipelined.
 
     Raises:
-        PlanError: an unknown policy, or slots that do not divide into microbatches.
+        PlanError: an unknown policy, slots that do not divide into microbatches, or a context
+            beyond the model's.
 
     Examples:
         >>> from weavejax.models import preset_config
@@ -56,6 +57,10 @@ def default_plan(
     """
     if policy not in TEMPLATES:
         raise PlanError(f"policy must be one of {', '.join(TEMPLATES)}, got {policy!r}")
+    if context is not None and context > config.max_position:
+        raise PlanError(
+            f"context must be at most the model's {config.max_position} positions, got {context}"
+        )
     template = TEMPLATES[policy]
     count = template.num_stages
     for ways in range(max(1, devices // count), 0, -1):

@@ -109,6 +109,11 @@ class Engine:
         sequences = self._submit(split_prompts(prompts), params)
         return self._stream(sequences)
 
+    @property
+    def executed_plan(self) -> Plan:
+        """The plan as it runs: :attr:`plan`, folded where its groups share too few devices."""
+        return self._executor.plan
+
     def stats(self) -> EngineStats:
         """Counts since the engine started."""
         with self._lock:
@@ -147,6 +152,8 @@ class Engine:
             each = [params or SamplingParams()] * len(prompts)
         else:
             each = list(params)
+        if not all(isinstance(one, SamplingParams) for one in each):
+            raise TypeError(f"params must be SamplingParams, one or a list, got {params!r}")
         if len(each) != len(prompts):
             raise ValueError(
                 f"params must be one for all or one per prompt ({len(prompts)}), got {len(each)}"

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from weavejax.meshes.cluster import Cluster
-from weavejax.plan_reading import PlanError, read_fields, read_integer, read_part
+from weavejax.plan_reading import (
+    PlanError,
+    read_fields,
+    read_integer,
+    read_part,
+    whole_number,
+)
 from weavejax.prediction import Prediction
 
 PLAN_FORMAT = "weavejax.plan/1"
@@ -33,8 +39,7 @@ class Parallelism:
     """Ways the rows are cut for the attention operators; the rest cuts the heads."""
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel < 1:
-            raise PlanError(f"tensor_parallel must be >= 1, got {self.tensor_parallel}")
+        whole_number("tensor_parallel", self.tensor_parallel)
         for name in ("expert_parallel", "attention_data_parallel"):
             value = getattr(self, name)
             if value not in (1, self.tensor_parallel):
@@ -62,8 +67,7 @@ class DeviceGroup(Parallelism):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("replicas", "resident_batch"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name} must be >= 1, got {getattr(self, name)}")
+            whole_number(name, getattr(self, name))
 
     @property
     def num_devices(self) -> int:
@@ -139,11 +143,11 @@ class Workload:
     tpot_slo_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.context < 1:
-            raise PlanError(f"context must be >= 1 token, got {self.context}")
+        whole_number("context", self.context)
         slo = self.tpot_slo_s
-        if slo is not None and not (math.isfinite(slo) and slo > 0):
-            raise PlanError(f"tpot_slo_s must be a positive number of seconds, got {slo}")
+        number = isinstance(slo, (int, float)) and not isinstance(slo, bool)
+        if slo is not None and not (number and math.isfinite(slo) and slo > 0):
+            raise PlanError(f"tpot_slo_s must be a positive number of seconds, got {slo!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +196,7 @@ class Plan:
                 f"stages of the template must be a multiple of the {len(self.groups)} groups "
                 f"(stage j belongs to group j mod K), got {self.template.num_stages} stages"
             )
-        if self.microbatches < 1:
-            raise PlanError(f"microbatches must be >= 1, got {self.microbatches}")
+        whole_number("microbatches", self.microbatches)
         batches = [group.batch for group in self.groups]
         if len(set(batches)) > 1:
             raise PlanError(

@@ -11,6 +11,12 @@ class PlanError(ValueError):
     """A plan that cannot be: the message says the rule, the numbers and what was got."""
 
 
+def whole_number(name: str, value: Any) -> None:
+    """Raise :class:`PlanError` unless ``value`` is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PlanError(f"{name} must be a whole number >= 1, got {value!r}")
+
+
 def read_integer(data: Mapping[str, Any], key: str) -> int:
     """A whole number at ``key``; 1 where it is missing."""
     value = data.get(key, 1)

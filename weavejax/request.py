@@ -54,6 +54,9 @@ class SamplingParams:
                 raise ValueError(f"{name} must be a sequence, got {values!r}")
             object.__setattr__(self, name, tuple(values))
         self._whole("max_tokens", self.max_tokens, 1)
+        for name in ("ignore_eos", "logprobs", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         self._whole("top_k", self.top_k, 0)
         if self.seed is not None:
             self._whole("seed", self.seed, 0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from weavejax.default_plans import default_plan
+from weavejax.default_plans import TEMPLATES, default_plan
 from weavejax.engine import Engine
+from weavejax.fold import fold_plan
 from weavejax.models.loading import Model, load_model
-from weavejax.plan import Plan
+from weavejax.plan import Plan, PlanError
 from weavejax.progress import show_progress
 from weavejax.runtime.executor import Executor
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def serve(
-    model: Model | str,
-    plan: Plan | str = "colocated",
+    model: Model | str | os.PathLike[str],
+    plan: Plan | str | os.PathLike[str] = "colocated",
     *,
     devices: Sequence[Device] | None = None,
     oversubscribe: bool | None = None,
@@ -37,8 +40,9 @@ def serve(
         plan: a :class:`weavejax.Plan`, the path of a plan file, or a policy (``colocated``,
             ``afd``, ``cad``) for a default plan on the devices there are.
         devices: devices to use, all by default. Groups take theirs in order.
-        oversubscribe: let groups share devices when there are too few. By default a policy's
-            name allows it and a given plan does not.
+        oversubscribe: let groups share devices when there are too few, and fold replicas and
+            ranks that have no device of their own: any plan then runs on one device, for
+            correctness. By default a policy's name allows it and a given plan does not.
         dtype: of weights and activations; float32 on CPU and bfloat16 elsewhere by default.
         slots: requests served at once, for a default plan.
         context: tokens a slot holds, for a default plan.
@@ -56,11 +60,12 @@ def serve(
         >>> len(output.token_ids), output.finish_reason
         (4, 'length')
     """
-    if isinstance(model, str):
+    if isinstance(model, (str, os.PathLike)):
         model = load_model(model)
+    _check_arguments(model, devices, prefill_chunks)
     available = list(jax.devices() if devices is None else devices)
     share = bool(oversubscribe)
-    if isinstance(plan, str) and not plan.endswith(".json"):
+    if isinstance(plan, str) and plan in TEMPLATES:
         share = oversubscribe is not False
         kind = available[0].platform
         # Virtual CPU devices share the same cores: cutting a replica over them gains nothing.
@@ -68,12 +73,14 @@ def serve(
         plan = default_plan(
             model.config, plan, devices=count, device=kind, slots=slots, context=context
         )
-    elif isinstance(plan, str):
-        plan = Plan.load(plan)
+    elif isinstance(plan, (str, os.PathLike)):
+        plan = _load_plan(plan)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, a policy or a plan file, got {plan!r}")
     with show_progress(progress) as report:
         executor = Executor(
             model,
-            plan,
+            fold_plan(plan, len(available)) if share else plan,
             devices=available,
             oversubscribe=share,
             dtype=dtype,
@@ -81,3 +88,25 @@ def serve(
             progress=report,
         )
     return Engine(model, plan, executor)
+
+
+def _load_plan(plan: str | os.PathLike[str]) -> Plan:
+    path = Path(plan)
+    if not path.exists() and path.suffix != ".json" and len(path.parts) == 1:
+        raise PlanError(
+            f"plan must be a policy ({', '.join(TEMPLATES)}) or the path of a plan file, "
+            f"got {str(plan)!r}, which is neither"
+        )
+    return Plan.load(path)
+
+
+def _check_arguments(
+    model: Model, devices: Sequence[Any] | None, prefill_chunks: Sequence[int]
+) -> None:
+    if not isinstance(model, Model):
+        raise TypeError(f"model must be a Model or what load_model takes, got {model!r}")
+    if devices is not None and not len(devices):
+        raise ValueError("devices must name at least one device, got none")
+    chunks = list(prefill_chunks)
+    if not chunks or any(type(chunk) is not int or chunk < 1 for chunk in chunks):
+        raise ValueError(f"prefill_chunks must be whole numbers >= 1, got {chunks}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 from rich.console import Console
@@ -28,7 +30,7 @@ def user_errors() -> Iterator[None]:
     """Turn errors about the user's input into :class:`UsageError`."""
     try:
         yield
-    except (ValueError, FileNotFoundError, OSError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise UsageError(str(error)) from error
 
 
@@ -60,3 +62,20 @@ def set_cpu_devices(count: int | None) -> None:
             f"JAX already runs with {jax.device_count()} devices; "
             f"start a new process to get {count}"
         ) from error
+
+
+def check_output(path: str | None) -> None:
+    """Refuse a file that cannot be written, before the work that would fill it.
+
+    Raises:
+        UsageError: a directory, a missing folder, or no permission.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"the output must be a file, got the directory {path!r}")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"the output's folder must exist, got {path!r}")
+    if not os.access(target if target.exists() else target.absolute().parent, os.W_OK):
+        raise UsageError(f"the output must be writable, got {path!r}")

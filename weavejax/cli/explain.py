@@ -12,7 +12,7 @@ from weavejax.cli.plan import add_limits, read_limits
 from weavejax.plan import Plan
 from weavejax.planner.comparison import compare
 from weavejax.planner.explain import explain
-from weavejax.planner.predict import plan_profile
+from weavejax.planner.predict import evaluate, plan_profile
 from weavejax.planner.sensitivity import flips
 from weavejax.profiles import load_profile
 
@@ -37,10 +37,17 @@ def run(options: argparse.Namespace) -> int:
     console = output_console()
     with user_errors():
         plan = Plan.load(options.plan)
+        profile = load_profile(options.profile) if options.profile else plan_profile(plan, None)
+        prediction = evaluate(plan, profile)
+        if plan.prediction not in (None, prediction):
+            Console(stderr=True).print(
+                "the prediction in the file is not this plan's with this profile: "
+                "shown is a new one"
+            )
+        plan = plan.replace(prediction=prediction)
         if options.brief or plan.workload.tpot_slo_s is None:
             console.print(explain(plan))
             return 0
-        profile = load_profile(options.profile) if options.profile else plan_profile(plan, None)
         limits = read_limits(options)
         with Console(stderr=True).status("searching the rivals"):
             comparison = compare(plan, profile, limits=limits)

@@ -8,6 +8,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -50,7 +51,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="let the groups of a plan file share devices",
     )
     parser.add_argument(
-        "--random-weights", action="store_true", help="a tiny random model of this architecture"
+        "--random-weights",
+        action="store_true",
+        help="a tiny random model of this architecture; prompts are token ids such as 1,2,3",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     add_cpu_devices(parser)
@@ -73,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
             model = load_model(options.model, random_weights=True, scale="tiny")
         else:
             model = load_model(options.model)
+        prompts = read_prompts(options.prompts, chat=options.chat, text=model.tokenizer is not None)
         engine = serve(
             model,
             options.plan,
@@ -80,14 +84,32 @@ def run(options: argparse.Namespace) -> int:
             slots=options.slots,
             context=options.context,
         )
-    prompts: list[Prompt] = list(options.prompts)
-    if options.chat:
-        prompts = [[{"role": "user", "content": text}] for text in options.prompts]
     with engine:
         if options.json:
             return _print_json(engine, prompts, params)
         Console(stderr=True).print(plan_table(engine.plan, model.config))
+        if engine.executed_plan != engine.plan:
+            print(
+                "groups share devices: replicas and ranks without one are folded", file=sys.stderr
+            )
         return _print_text(engine, prompts, params)
+
+
+def read_prompts(words: Sequence[str], *, chat: bool, text: bool) -> list[Prompt]:
+    """Prompts of the command line: text, one-message chats, or ``1,2,3`` for a model without text.
+
+    Raises:
+        ValueError: words that are no token ids for a model without a tokenizer.
+    """
+    if text:
+        return [[{"role": "user", "content": word}] for word in words] if chat else list(words)
+    try:
+        return [[int(part) for part in word.split(",") if part.strip()] for word in words]
+    except ValueError:
+        raise ValueError(
+            "this model has no tokenizer, so that prompts are token ids such as 1,2,3; got "
+            + ", ".join(map(repr, words))
+        ) from None
 
 
 def _print_json(engine: Engine, prompts: list[Prompt], params: SamplingParams) -> int:
@@ -103,7 +125,10 @@ def _print_text(engine: Engine, prompts: list[Prompt], params: SamplingParams) -
     outputs: list[Output] = []
     if len(prompts) == 1:
         for chunk in engine.stream(prompts, params):
-            print(chunk.text, end="", flush=True)
+            shown = (
+                chunk.text if engine.model.tokenizer else "".join(f"{t} " for t in chunk.token_ids)
+            )
+            print(shown, end="", flush=True)
             if chunk.output is not None:
                 outputs.append(chunk.output)
         print()
@@ -116,8 +141,9 @@ def _print_text(engine: Engine, prompts: list[Prompt], params: SamplingParams) -
                 on_finish=lambda output: report("generating", next(ended), len(prompts)),
             )
         for prompt, output in zip(prompts, outputs, strict=True):
-            shown = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
-            print(f"> {shown}\n{output.text or output.token_ids}\n")
+            chat = not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict)
+            shown = prompt[0]["content"] if chat else prompt  # type: ignore[index]
+            print(f"> {shown}\n{output.text or list(output.token_ids)}\n")
     seconds = time.perf_counter() - start
     for output in outputs:
         if output.error:

@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="weavejax",
         description="Operator-level disaggregated serving of language models in JAX.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in COMMANDS:
         command = module.add_parser(commands)
         command.set_defaults(run=module.run)
@@ -53,7 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0, 1 when the work failed, or 2 when the request was wrong."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
     try:
         return options.run(options)
     except UsageError as error:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from weavejax.cli.common import UsageError, output_console, user_errors
+from weavejax.cli.common import UsageError, check_output, output_console, user_errors
 from weavejax.cli.policies import add_policy_module, import_policies
 from weavejax.models.presets import resolve_config
 from weavejax.plan import Plan
@@ -66,6 +66,7 @@ def read_limits(options: argparse.Namespace) -> SearchLimits:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command: 0, or 130 when interrupted before the plan was proven."""
+    check_output(options.output)
     import_policies(options.policy_module)
     with user_errors():
         report = search(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from weavejax.cli.common import output_console, user_errors
+from weavejax.cli.common import check_output, output_console, user_errors
 from weavejax.plan import Plan
 from weavejax.plan_table import describe_group
 from weavejax.planner import simulate
@@ -26,6 +26,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command."""
+    check_output(options.trace)
     with user_errors():
         plan = Plan.load(options.plan)
         profile = load_profile(options.profile) if options.profile else plan_profile(plan, None)

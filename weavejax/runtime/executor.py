@@ -18,6 +18,7 @@ from weavejax.models.loading import Model
 from weavejax.plan import Plan
 from weavejax.runtime.batches import PrefillBatch, greedy_rows, idle_prefill
 from weavejax.runtime.binding import bind_stages
+from weavejax.runtime.capacity import check_capacity
 from weavejax.runtime.cells import plan_cells
 from weavejax.runtime.memory import Weights, live_bytes, load_weights, make_caches
 from weavejax.runtime.programs import IDS, Programs
@@ -62,6 +63,7 @@ class Executor:
         # has come, so that many queued programs with collectives can use up the pool and hang.
         self._lockstep = platform == "cpu" and any(g.tensor_parallel > 1 for g in plan.groups)
         self.stages = bind_stages(plan, model.config, self.schedule)
+        check_capacity(plan, model.config, self.stages, self.meshes, self.dtype)
         self.programs = Programs(model.config, plan.workload.context, self.dtype)
         self.stage_programs = StagePrograms(
             plan, self.stages, self.meshes, self.cells, self.programs, chunks

@@ -70,10 +70,13 @@ class StagePrograms:
                     jobs.append(lambda stage=stage, shape=shape: self.merge(stage, shape))
                 if stage.head is not None:
                     jobs.append(lambda stage=stage, shape=shape: self.head(stage, shape))
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+        try:
             for done, future in enumerate([pool.submit(job) for job in jobs], start=1):
                 future.result()
                 progress("compiling stages", done, len(jobs))
+        finally:  # after Ctrl-C or an error, do not compile what nobody waits for
+            pool.shutdown(cancel_futures=True)
 
     def body(self, stage: StageBinding, shape: StageShape) -> Compiled:
         """Layer operators of a stage."""
