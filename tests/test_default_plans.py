@@ -66,7 +66,7 @@ def test_the_context_is_what_is_asked_within_the_models_limit(asked, got):
     [
         ({"policy": "best"}, "policy must be one of colocated, afd, cad, got 'best'"),
         ({"context": 0}, "context must be a whole number >= 1, got 0"),
-        ({"context": 8193}, "context must be at most the model's 8192 positions, got 8193"),
+        ({"context": 131073}, "context must be at most the model's 131072 positions, got 131073"),
         (
             {"slots": 8, "microbatches": 3},
             "group 0: resident_batch must divide by microbatches x attention_data_parallel = 3, "
