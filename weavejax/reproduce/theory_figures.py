@@ -147,7 +147,7 @@ def _draw_fig4(table: Table) -> Drawing:
         for name in names:
             cap = rows.where(configuration=name).records[0]["cap"]
             axes.axhline(cap, ls="--", lw=1, color=plots.colour(name, names))
-        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.08))
+        axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.78))
     return drawn
 
 

@@ -106,7 +106,7 @@ def lines(
         values = [float("nan") if v is None else v for v in series[name]]
         shade = colour(name, names)
         # Earlier lines are wider, so that equal ones show.
-        width, size = 1.5 + 0.9 * below, 4 + 1.2 * below
+        width, size = 1.5 + 0.6 * below, 4 + 0.8 * below
         axes.plot(x, values, marker=marker, markersize=size, lw=width, label=name, color=shade)
     if log_x:
         axes.set_xscale("log")
