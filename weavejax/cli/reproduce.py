@@ -42,6 +42,9 @@ def run(options: argparse.Namespace) -> int:
             results.append((figure, seconds))
             console.print(f"[bold]{figure.title}[/bold] ({seconds:.1f} s)")
             console.print(figure.statement, highlight=False, markup=False)
+            if len(names) == 1:
+                for title, table in figure.sections:
+                    print(f"\n{title}\n\n{table.to_markdown()}")
             console.print(f"  {options.output}/{figure.name}.csv .md .svg .png\n", highlight=False)
         path = write_report(results, options.output)
     console.print(f"{len(results)} figures in {path}", highlight=False)
