@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def serve(
-    model: Model | str | os.PathLike[str],
+    model: Model | str | Path,
     plan: Plan | str | os.PathLike[str] = "colocated",
     *,
     devices: Sequence[Device] | None = None,
@@ -60,7 +60,7 @@ def serve(
         >>> len(output.token_ids), output.finish_reason
         (4, 'length')
     """
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, (str, Path)):
         model = load_model(model)
     _check_arguments(model, devices, prefill_chunks)
     available = list(jax.devices() if devices is None else devices)
