@@ -192,5 +192,14 @@ class OperatorSpec:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """Equal for operators that the same executable can run with other weights."""
-        return (self.kind, self.layer_kind)
+        """Equal for operators that the same executable can run with other weights.
+
+        A feed-forward does not care which attention its layer has, nor the other way round.
+        """
+        if self.layer_kind is None:
+            return (self.kind,)
+        if self.kind == "ffn":
+            return (self.kind, self.layer_kind.ffn)
+        if self.kind == "attn_out":  # softmax layers differ in RoPE and cache only
+            return (self.kind, self.layer_kind.attention == "linear")
+        return (self.kind, self.layer_kind.attention)

@@ -14,19 +14,18 @@ import os
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Test models are tiny: compiling them takes longer than running them, and half of that is
-# optimisation. `make demo` runs the same code optimised.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-from collections.abc import Iterator  # noqa: E402
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
-import pytest  # noqa: E402
+
+# Test models are tiny: compiling them takes longer than running them, and most of that is
+# optimisation. `make demo` runs the same code optimised. Read when the first backend starts; the
+# last flag is known to these releases, and an unknown flag would end the process.
+_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if jax.__version__.startswith("0.10."):
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -38,11 +37,3 @@ hypothesis.settings.register_profile(
     "weavejax", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True
 )
 hypothesis.settings.load_profile("weavejax")
-
-
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    """Compile with few optimisations: for tests that build many engines and run each shortly."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)

@@ -16,7 +16,7 @@ from weavejax.plan import DeviceGroup, Plan, Template
 from weavejax.request import Output, SamplingParams
 from weavejax.serve import serve
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.slow
 MODELS = (
     "llama-3.1-8b",
     "qwen3-0.6b",

@@ -55,7 +55,6 @@ def test_parameters_are_the_same_for_any_ranks(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_outputs_are_the_same(converted: dict[str, tuple[Model, Path]]) -> None:
     model, directory = converted["gpt-oss-20b"]
     plan = make_plan(model, Template(cuts=(3,)), group(2, tensor_parallel=4), group(2), context=32)

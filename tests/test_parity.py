@@ -12,7 +12,6 @@ from parity_cases import LOGITS_TOLERANCE, TOLERANCE, parity_case
 from weavejax.request import SamplingParams
 from weavejax.serve import serve
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 NEW_TOKENS = 64
 PROMPT_LENGTHS = (5, 37)
 """One ends inside the first chunk and the window, one takes three chunks and four windows."""

@@ -85,7 +85,7 @@ def prompts(ours: wj.Model) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def outputs(ours: wj.Model, prompts: list[list[int]]) -> Iterator[list[wj.Output]]:
     params = wj.SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
-    with wj.serve(ours, "colocated", context=768, slots=8, prefill_chunks=(128,)) as engine:
+    with wj.serve(ours, "colocated", context=768, slots=24, prefill_chunks=(16, 128)) as engine:
         yield engine.generate(prompts, params)
 
 

@@ -38,6 +38,7 @@ class EngineStats:
     prefill_passes: int
     decode_iterations: int
     programs_compiled: int
+    """Of this model and context, by all engines of the process; constant while serving."""
 
 
 @dataclass(frozen=True)

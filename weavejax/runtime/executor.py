@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -21,7 +22,7 @@ from weavejax.runtime.binding import bind_stages
 from weavejax.runtime.capacity import check_capacity
 from weavejax.runtime.cells import plan_cells
 from weavejax.runtime.memory import Weights, live_bytes, load_weights, make_caches
-from weavejax.runtime.programs import IDS, Programs
+from weavejax.runtime.programs import IDS, shared_programs
 from weavejax.runtime.sampling import RowSampling
 from weavejax.runtime.sharding import row_spec, wire_spec
 from weavejax.runtime.stage import StageShape
@@ -64,7 +65,9 @@ class Executor:
         self._lockstep = platform == "cpu" and any(g.tensor_parallel > 1 for g in plan.groups)
         self.stages = bind_stages(plan, model.config, self.schedule)
         check_capacity(plan, model.config, self.stages, self.meshes, self.dtype)
-        self.programs = Programs(model.config, plan.workload.context, self.dtype)
+        self.programs = shared_programs(
+            model.config, plan.workload.context, jnp.dtype(self.dtype).name
+        )
         self.stage_programs = StagePrograms(
             plan, self.stages, self.meshes, self.cells, self.programs, chunks
         )

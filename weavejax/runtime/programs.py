@@ -1,10 +1,10 @@
-"""Compiled programs of one engine, made once and found again by what they compute."""
+"""Compiled programs of a model, made once and found again by what they compute."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -27,6 +27,15 @@ from weavejax.runtime.stage import StageShape, run_embed, run_head, run_operator
 
 Compiled = Callable[..., Any]
 IDS = TensorSpec("ids", (), ())
+
+
+@lru_cache(maxsize=4)
+def shared_programs(config: ModelConfig, context: int, dtype: str) -> Programs:
+    """The programs of a model at a context, shared by every engine of this process.
+
+    A second engine of the same model compiles only what its plan does differently.
+    """
+    return Programs(config, context, dtype)
 
 
 class Programs:
