@@ -30,7 +30,7 @@ demo: $(VENV)/.run $(VENV)/.model
 	$(BIN)/weavejax demo $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.model
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
