@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from weavejax.models.norms import softcap
 from weavejax.models.operator import Operator, Tensors
+from weavejax.models.products import einsum_float32
 from weavejax.models.rope import apply_rope
 from weavejax.models.step import Step
 
@@ -150,7 +151,7 @@ def _attend(
     Returns:
         ``[b, t, g, h, d]`` in the dtype of ``q``.
     """
-    scores = jnp.einsum("btghd,bgpd->bgthp", q, keys, preferred_element_type=jnp.float32)
+    scores = einsum_float32("btghd,bgpd->bgthp", q, keys)
     scores = softcap(scores * scale, cap)
     scores = jnp.where(mask[:, None, :, None, :], scores, -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
@@ -163,5 +164,5 @@ def _attend(
     if sinks is not None:
         total = total + jnp.exp(logit - top)
     weights = (weights / jnp.maximum(total, 1e-30)).astype(values.dtype)
-    out = jnp.einsum("bgthp,bgpd->btghd", weights, values, preferred_element_type=jnp.float32)
+    out = einsum_float32("bgthp,bgpd->btghd", weights, values)
     return out.astype(q.dtype)

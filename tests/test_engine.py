@@ -269,6 +269,17 @@ def test_arrays_of_ids_are_prompts(engine: Engine) -> None:
     assert engine.generate(np.array([[5, 6, 7]] * 2))[1].token_ids == listed.token_ids
 
 
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "gemma-3-27b", "gpt-oss-20b"])
+def test_bfloat16_serves_under_strict_promotion(name: str) -> None:
+    model = tiny_model(name)
+    plan = make_plan(model, Template(cuts=(3,)), group(2), group(2), context=32)
+    params = SamplingParams(max_tokens=4, logprobs=True)
+    with serve(model, plan, prefill_chunks=(8,), dtype="bfloat16") as engine:
+        for output in engine.generate(random_prompts(model, (3, 9)), params):
+            assert output.finish_reason == "length"
+            assert output.logprobs is not None and np.isfinite(output.logprobs).all()
+
+
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "gemma-3-27b"])
 @pytest.mark.slow
 def test_a_reused_slot_remembers_nothing(name: str) -> None:
