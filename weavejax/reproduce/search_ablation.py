@@ -51,7 +51,7 @@ def table3(bench: Bench) -> Figure:
         name="table3",
         title="Table 3: the search without its reductions (Gemma-3-27B, 32K, 60 ms)",
         data=table,
-        sections=(("Ours on one core, beside the paper's on 64", table),),
+        sections=(("Ours, beside the paper's on 64 cores", table),),
         statement=_statement(table),
         draw=lambda: _draw(table),
     )
