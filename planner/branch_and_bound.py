@@ -214,7 +214,9 @@ class Search:
             if not len(found):
                 self.state.cut += cut
                 return
-        traffic = template_traffic(self.space.config, facts.template, facts.groups)
+        traffic = template_traffic(
+            self.space.config, facts.template, facts.groups, self.space.table.dtype_bytes
+        )
         kept = self._fitting(templates, column, points, traffic.buffer_bytes_per_row)
         self.state.too_much_memory += _product(fits) - _product(kept)
         if self.pareto:

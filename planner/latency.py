@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 from weavejax.meshes.cluster import Cluster
 from weavejax.models.specs import OperatorSpec
 from weavejax.plan import DeviceGroup
+from weavejax.planner.memory import DTYPE_BYTES
 from weavejax.planner.template_facts import OperatorTable
+
+Answer = TypeVar("Answer")
 
 
 class LatencyProfile(Protocol):
     """The part of :class:`weavejax.profiles.Profile` that planning needs.
 
-    A profile may also have ``stage_overhead_s``, fixed seconds added to every stage execution,
-    and ``with_devices``, which makes a cluster's own device types known to it.
+    A profile may also have
+
+    * ``stage_overhead_s``, fixed seconds added to every stage execution, or
+      ``stage_overheads_s``, the same by device;
+    * ``with_devices``, which makes a cluster's own device types known to it;
+    * ``with_microbatches``, which answers for the mean of that many executions in a row;
+    * ``element_bytes``, the width of weights and activations (2 without it).
     """
 
     @property
@@ -46,6 +54,41 @@ def with_cluster(profile: LatencyProfile, cluster: Cluster) -> LatencyProfile:
     return extend({spec.name: spec for spec, _ in cluster.devices})
 
 
+def with_microbatches(profile: LatencyProfile, microbatches: int) -> LatencyProfile:
+    """The profile whose times are the mean over microbatches that follow each other.
+
+    A stage's second microbatch may find the weights in a cache.
+    """
+    view = getattr(profile, "with_microbatches", None)
+    return profile if view is None else view(microbatches)
+
+
+def by_microbatches(
+    profile: LatencyProfile, most: int, ask: Callable[[LatencyProfile], Answer]
+) -> dict[int, Answer]:
+    """``ask`` of every number of microbatches up to ``most``, once for those that are the same."""
+    found: dict[int, Answer] = {}
+    asked: list[tuple[LatencyProfile, Answer]] = []
+    for count in range(1, most + 1):
+        view = with_microbatches(profile, count)
+        known = [answer for other, answer in asked if other is view]
+        if not known:
+            known = [ask(view)]
+            asked.append((view, known[0]))
+        found[count] = known[0]
+    return found
+
+
+def element_bytes(profile: LatencyProfile) -> int:
+    """Bytes of a weight, cache entry or activation that the latencies hold for."""
+    return int(getattr(profile, "element_bytes", DTYPE_BYTES))
+
+
+def _stage_overhead_s(profile: LatencyProfile, device: str) -> float:
+    by_device = getattr(profile, "stage_overheads_s", {})
+    return float(by_device.get(device, getattr(profile, "stage_overhead_s", 0.0)))
+
+
 def class_times_s(
     profile: LatencyProfile,
     table: OperatorTable,
@@ -63,6 +106,6 @@ def class_times_s(
     answers = [
         profile.operator_times_s(op, group, batches, context) for op in table.representatives
     ]
-    overhead = np.full(len(batches), float(getattr(profile, "stage_overhead_s", 0.0)))
+    overhead = np.full(len(batches), _stage_overhead_s(profile, group.device))
     times = np.stack([*(time_s for time_s, _ in answers), overhead])
     return times, np.stack([code for _, code in answers])

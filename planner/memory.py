@@ -20,7 +20,7 @@ from weavejax.models.specs import Experts, Gemm, OperatorSpec, TensorSpec
 from weavejax.plan import DeviceGroup, Parallelism
 
 DTYPE_BYTES = 2
-"""bfloat16 weights, caches and activations."""
+"""bfloat16 weights, caches and activations, unless a profile was measured with others."""
 
 RESERVE_FRACTION = 0.10
 """Part of a device that a plan leaves to the runtime: context, fragmentation, workspaces."""
@@ -76,14 +76,17 @@ def kept_elements(op: OperatorSpec) -> int:
 
 
 def widest_interfaces(
-    interfaces: Sequence[Iterable[TensorSpec]], owners: Sequence[int], group: int
+    interfaces: Sequence[Iterable[TensorSpec]],
+    owners: Sequence[int],
+    group: int,
+    dtype_bytes: int = DTYPE_BYTES,
 ) -> int:
     """Bytes per row of the largest interface a group receives plus the largest it sends."""
     largest_in = largest_out = 0
     for index, tensors in enumerate(interfaces):
         source, target = owners[index], owners[(index + 1) % len(owners)]
         if source != target and group in (source, target):
-            size = interface_bytes(tensors, DTYPE_BYTES)
+            size = interface_bytes(tensors, dtype_bytes)
             largest_in = max(largest_in, size if target == group else 0)
             largest_out = max(largest_out, size if source == group else 0)
     return largest_in + largest_out
@@ -98,6 +101,7 @@ def replica_memory(
     kv_heads: int,
     interface_bytes_per_row: int,
     device_memory_bytes: float,
+    dtype_bytes: int = DTYPE_BYTES,
 ) -> ReplicaMemory:
     """Memory of one replica of a group.
 
@@ -109,14 +113,15 @@ def replica_memory(
         kv_heads: the model's key/value heads.
         interface_bytes_per_row: :func:`widest_interfaces` of the group.
         device_memory_bytes: of one device.
+        dtype_bytes: of a weight, cache entry or activation.
     """
     ways = group.tensor_parallel
     rows = group.resident_batch
-    weights = DTYPE_BYTES * stored_params(operators, group, kv_heads)
-    cache = sum(cache_bytes(op, rows, context, group, DTYPE_BYTES) for op in operators)
+    weights = dtype_bytes * stored_params(operators, group, kv_heads)
+    cache = sum(cache_bytes(op, rows, context, group, dtype_bytes) for op in operators)
     working = max(working_elements(op, group) for op in operators) * (rows // microbatches)
     kept = max(kept_elements(op) for op in operators) * rows
-    buffers = ways * DTYPE_BYTES * (working + kept) + rows * interface_bytes_per_row
+    buffers = ways * dtype_bytes * (working + kept) + rows * interface_bytes_per_row
     memory = ways * int(device_memory_bytes)
     return ReplicaMemory(
         weight_bytes=ways * weights,

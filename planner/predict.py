@@ -16,9 +16,14 @@ from weavejax.models.config import ModelConfig
 from weavejax.models.costs import interface_bytes
 from weavejax.plan import Plan
 from weavejax.planner.cost import usd_per_million_tokens
-from weavejax.planner.latency import LatencyProfile, class_times_s, with_cluster
+from weavejax.planner.latency import (
+    LatencyProfile,
+    class_times_s,
+    element_bytes,
+    with_cluster,
+    with_microbatches,
+)
 from weavejax.planner.memory import (
-    DTYPE_BYTES,
     ReplicaMemory,
     replica_memory,
     widest_interfaces,
@@ -97,10 +102,12 @@ class Predictor:
         self.plan = plan
         self.config = ModelConfig.from_dict(plan.model.config)
         self.cluster = plan_cluster(plan)
-        self.profile = with_cluster(plan_profile(plan, profile), self.cluster)
+        known = with_cluster(plan_profile(plan, profile), self.cluster)
+        self.profile = with_microbatches(known, plan.microbatches)
+        self.dtype_bytes = element_bytes(known)
         self.schedule: Schedule = build_schedule(plan, self.config)
-        self.table: OperatorTable = operator_table(self.config)
-        self.facts = template_facts(self.config, plan.template, len(plan.groups))
+        self.table: OperatorTable = operator_table(self.config, self.dtype_bytes)
+        self.facts = template_facts(self.config, plan.template, len(plan.groups), self.dtype_bytes)
         answers = [
             class_times_s(
                 self.profile,
@@ -116,7 +123,7 @@ class Predictor:
         self.by_class_s = self.facts.stage_counts * self.class_s[self.facts.owners]
         self.compute_s: list[float] = self.by_class_s.sum(axis=1).tolist()
         self.move_bytes = [
-            interface_bytes(tensors, DTYPE_BYTES) for tensors in self.schedule.interfaces
+            interface_bytes(tensors, self.dtype_bytes) for tensors in self.schedule.interfaces
         ]
         self.ends = list(zip(self.facts.owners, np.roll(self.facts.owners, -1), strict=True))
         self.move_s = [
@@ -168,7 +175,10 @@ class Predictor:
                 microbatches=self.plan.microbatches,
                 context=self.plan.workload.context,
                 kv_heads=self.config.num_kv_heads,
-                interface_bytes_per_row=widest_interfaces(self.schedule.interfaces, owners, index),
+                interface_bytes_per_row=widest_interfaces(
+                    self.schedule.interfaces, owners, index, self.dtype_bytes
+                ),
+                dtype_bytes=self.dtype_bytes,
                 device_memory_bytes=self.cluster.device(group.device).memory_bytes,
             )
             for index, group in enumerate(self.plan.groups)

@@ -19,10 +19,14 @@ from weavejax.models.config import ModelConfig
 from weavejax.models.costs import param_elements, state_bytes
 from weavejax.plan import DeviceGroup, ModelRef, Parallelism, Plan, PlanError, Template, Workload
 from weavejax.planner.cost import SECONDS_PER_HOUR
-from weavejax.planner.latency import LatencyProfile, class_times_s
+from weavejax.planner.latency import (
+    LatencyProfile,
+    by_microbatches,
+    class_times_s,
+    element_bytes,
+)
 from weavejax.planner.limits import SearchLimits
 from weavejax.planner.memory import (
-    DTYPE_BYTES,
     RESERVE_FRACTION,
     kept_elements,
     working_elements,
@@ -112,9 +116,9 @@ class OptionCosts:
     """``[classes]`` inputs of one row."""
 
 
-def option_costs(config: ModelConfig, options: Sequence[GroupOption], context: int) -> OptionCosts:
+def option_costs(table: OperatorTable, options: Sequence[GroupOption], context: int) -> OptionCosts:
     """Memory terms of :mod:`weavejax.planner.memory`, per class."""
-    table = operator_table(config)
+    config, width = table.config, table.dtype_bytes
     shape = (len(options), table.num_classes)
     weights, states, working = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     tied = np.zeros(len(options))
@@ -122,15 +126,15 @@ def option_costs(config: ModelConfig, options: Sequence[GroupOption], context: i
         cut = option.parallelism
         for column, op in enumerate(table.representatives):
             for param in op.params:
-                size = DTYPE_BYTES * param_elements(param, op, cut, config.num_kv_heads)
+                size = width * param_elements(param, op, cut, config.num_kv_heads)
                 weights[row, column] += size
                 if param.shared is not None:
                     tied[row] += size
             states[row, column] = sum(
-                state_bytes(state, op, context, cut, DTYPE_BYTES) for state in op.state
+                state_bytes(state, op, context, cut, width) for state in op.state
             )
-            working[row, column] = DTYPE_BYTES * working_elements(op, cut)
-    kept = np.array([DTYPE_BYTES * kept_elements(op) for op in table.representatives], dtype=float)
+            working[row, column] = width * working_elements(op, cut)
+    kept = np.array([width * kept_elements(op) for op in table.representatives], dtype=float)
     return OptionCosts(
         weight_bytes=weights,
         tied_bytes=tied,
@@ -199,7 +203,7 @@ def build_space(
     Raises:
         MissingPriceError: a device of the cluster has no price.
     """
-    table = operator_table(config)
+    table = operator_table(config, element_bytes(profile))
     options = group_options(config, cluster, limits)
     for option in options:
         option.device.require_usd_per_hour()
@@ -210,16 +214,20 @@ def build_space(
     ]
     rows = sorted({s[2] // micro for micro, _, points in shapes for s in points})
     column = {count: index for index, count in enumerate(rows)}
-    times = _option_times(profile, table, options, rows, context)
+    times = by_microbatches(
+        profile,
+        limits.max_microbatches,
+        lambda view: _option_times(view, table, options, rows, context),
+    )
     return Space(
         config=config,
         cluster=cluster,
         limits=limits,
         table=table,
         options=options,
-        costs=option_costs(config, options, context),
+        costs=option_costs(table, options, context),
         points=tuple(
-            _owner_points(options, limits, batch, micro, points, times, column)
+            _owner_points(options, limits, batch, micro, points, times[micro], column)
             for micro, batch, points in shapes
             if points
         ),

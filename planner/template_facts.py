@@ -36,6 +36,7 @@ class OperatorTable:
     """``[operators + 1, classes]``: how many of each class precede an operator."""
     handed_bytes: Counts
     """``[operators]`` bytes per row that an operator reads of the one before it in the ring."""
+    dtype_bytes: int = DTYPE_BYTES
 
     @property
     def num_classes(self) -> int:
@@ -43,7 +44,7 @@ class OperatorTable:
 
 
 @lru_cache(maxsize=16)
-def operator_table(config: ModelConfig) -> OperatorTable:
+def operator_table(config: ModelConfig, dtype_bytes: int = DTYPE_BYTES) -> OperatorTable:
     """Classes of a model's operators, in order of first use."""
     operators = operator_sequence(config)
     classes: dict[tuple[object, ...], int] = {}
@@ -53,10 +54,11 @@ def operator_table(config: ModelConfig) -> OperatorTable:
     handed = []
     for op, before in zip(operators, operators[-1:] + operators[:-1], strict=True):
         made = {tensor.name for tensor in before.outputs}
-        handed.append(interface_bytes([t for t in op.inputs if t.name in made], DTYPE_BYTES))
+        handed.append(interface_bytes([t for t in op.inputs if t.name in made], dtype_bytes))
     return OperatorTable(
         handed_bytes=np.array(handed, dtype=np.int64),
         config=config,
+        dtype_bytes=dtype_bytes,
         operators=operators,
         representatives=tuple(operators[class_of.index(c)] for c in range(len(classes))),
         cumulative=one_hot.cumsum(axis=0),
@@ -96,7 +98,9 @@ class TemplateFacts:
 
 
 @lru_cache(maxsize=32_768)
-def template_facts(config: ModelConfig, template: Template, groups: int) -> TemplateFacts:
+def template_facts(
+    config: ModelConfig, template: Template, groups: int, dtype_bytes: int = DTYPE_BYTES
+) -> TemplateFacts:
     """Lay a template over a model.
 
     Examples:
@@ -105,7 +109,7 @@ def template_facts(config: ModelConfig, template: Template, groups: int) -> Temp
         >>> len(facts.owners), facts.crossings, facts.owner_counts[:, -1].tolist()
         (64, 64, [32, 32])
     """
-    table = operator_table(config)
+    table = operator_table(config, dtype_bytes)
     stages = stage_occurrences(template, config.num_layers, groups)
     starts = [0 if s.embed else s.start + 1 for s in stages]
     stops = [len(table.operators) if s.head else s.stop + 1 for s in stages]
@@ -140,7 +144,9 @@ class TemplateTraffic:
 
 
 @lru_cache(maxsize=32_768)
-def template_traffic(config: ModelConfig, template: Template, groups: int) -> TemplateTraffic:
+def template_traffic(
+    config: ModelConfig, template: Template, groups: int, dtype_bytes: int = DTYPE_BYTES
+) -> TemplateTraffic:
     """Interfaces of a template by the liveness rule, in bytes."""
     stages = stage_occurrences(template, config.num_layers, groups)
     operators = operator_sequence(config)
@@ -148,9 +154,9 @@ def template_traffic(config: ModelConfig, template: Template, groups: int) -> Te
     interfaces = boundary_interfaces(
         tuple(occurrence_operators(operators, stage) for stage in stages), owners
     )
-    sizes = np.array([interface_bytes(tensors, DTYPE_BYTES) for tensors in interfaces])
+    sizes = np.array([interface_bytes(tensors, dtype_bytes) for tensors in interfaces])
     source = np.array(owners)
-    buffers = [widest_interfaces(interfaces, owners, group) for group in range(groups)]
+    buffers = [widest_interfaces(interfaces, owners, group, dtype_bytes) for group in range(groups)]
     return TemplateTraffic(
         bytes_per_row=np.where(source != np.roll(source, -1), sizes, 0),
         pair_bytes=_by_pair(source, groups, sizes),

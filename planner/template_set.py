@@ -40,7 +40,8 @@ class TemplateSet:
 
 def build_template_set(space: Space, groups: int, templates: Sequence[Template]) -> TemplateSet:
     """Lay every template over the model and sum what its owners store."""
-    facts = tuple(template_facts(space.config, template, groups) for template in templates)
+    width = space.table.dtype_bytes
+    facts = tuple(template_facts(space.config, template, groups, width) for template in templates)
     columns = space.table.num_classes + 1
     counts = np.array([f.owner_counts for f in facts], dtype=np.float64)
     counts = counts.reshape(len(facts), groups, columns)

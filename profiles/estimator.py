@@ -12,6 +12,7 @@ expert parallelism needs after it. Rules:
   each. This also is the experts' dispatch and combine: every rank holds all rows, computes its
   experts and joins the sum. (Measured DeepEP all-to-alls inside a node, 100 to 400 us an exchange,
   are never faster at decode sizes.)
+* An operator that was timed whole, under the same parallelism, is answered by that time instead.
 * An operator is tagged by its weakest kernel among those that carry at least a quarter of its time.
 """
 
@@ -31,7 +32,15 @@ from weavejax.models.specs import Attention, DeltaNet, Elementwise, Experts, Gem
 from weavejax.plan import DeviceGroup, Parallelism
 from weavejax.profiles.analytic import analytic_device, roofline_s
 from weavejax.profiles.files import ProfileError, content_hash, load_data, save_data
-from weavejax.profiles.schema import ANALYTIC, SOURCES, Estimate, LinkFit, ProfileData
+from weavejax.profiles.schema import (
+    ANALYTIC,
+    DERIVED,
+    MEASURED,
+    SOURCES,
+    Estimate,
+    LinkFit,
+    ProfileData,
+)
 from weavejax.profiles.tables import Answer, KernelLookup
 
 TAG_SHARE = 0.25
@@ -65,10 +74,15 @@ class Profile:
     """
 
     def __init__(
-        self, data: ProfileData, *, devices: Mapping[str, DeviceSpec] | None = None
+        self,
+        data: ProfileData,
+        *,
+        devices: Mapping[str, DeviceSpec] | None = None,
+        microbatches: int = 1,
     ) -> None:
         self.data = data
         self._specs = dict(devices or {})
+        self._microbatches = microbatches
         self._lookups: dict[str, KernelLookup] = {}
 
     @property
@@ -82,7 +96,28 @@ class Profile:
 
     def with_devices(self, devices: Mapping[str, DeviceSpec]) -> Profile:
         """The same profile that also knows user-defined device types."""
-        return Profile(self.data, devices={**self._specs, **devices})
+        specs = {**self._specs, **devices}
+        return Profile(self.data, devices=specs, microbatches=self._microbatches)
+
+    def with_microbatches(self, microbatches: int) -> Profile:
+        """The same profile for operators that run this many microbatches in a row.
+
+        Only operators timed whole tell the first from the next; without any this is ``self``.
+        """
+        timed = any(device.operators for device in self.data.devices.values())
+        if not timed or microbatches == self._microbatches:
+            return self
+        return Profile(self.data, devices=self._specs, microbatches=microbatches)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a weight or activation as measured, the widest of its devices; 2 by default."""
+        return max((device.element_bytes for device in self.data.devices.values()), default=2)
+
+    @property
+    def stage_overheads_s(self) -> dict[str, float]:
+        """Device to the fixed seconds of every execution of a stage, where they were measured."""
+        return {name: device.stage_overhead_s for name, device in self.data.devices.items()}
 
     def save(self, path: str | Path) -> None:
         """Writes one ``.npz`` file; :meth:`load` gives an equal profile back."""
@@ -120,6 +155,10 @@ class Profile:
                 f"operator times need batches and a context of at least 1, got batches "
                 f"{batches.tolist()[:8]} and context {context}"
             )
+        whole = self.lookup(group.device).timed(operator, group)
+        if whole is not None:
+            times_s, inside = whole.at(batches, context, microbatches=self._microbatches)
+            return times_s, np.where(inside, MEASURED, DERIVED)
         parts = [answer for _, answer in self._kernels(operator, group, batches, context)]
         if not parts:
             return np.zeros(batches.shape), np.full(batches.shape, ANALYTIC)

@@ -1,4 +1,8 @@
-"""Profiles on disk: one ``.npz`` with a JSON header and the arrays, and the hash of its content."""
+"""Profiles on disk, and the hash of their content.
+
+Large ones are an ``.npz`` with a JSON header and the arrays; a profile of one machine is small and
+is plain JSON, which people can read and compare: the file's suffix decides.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from weavejax.profiles.operator_times import OperatorTimes
 from weavejax.profiles.schema import (
     DeviceProfile,
     Efficiency,
@@ -22,6 +27,8 @@ from weavejax.profiles.schema import (
 )
 
 PROFILE_FORMAT = "weavejax.profile/1"
+_PARTS = ("tables", "efficiencies", "warps", "links", "attributes", "operators")
+"""Fields of a device that are written part by part."""
 
 
 class ProfileError(ValueError):
@@ -37,8 +44,10 @@ def content(data: ProfileData) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         entry = {
             item.name: getattr(device, item.name)
             for item in dataclasses.fields(device)
-            if item.name not in ("tables", "efficiencies", "warps", "links", "attributes")
+            if item.name not in _PARTS
         }
+        if not device.stage_overhead_s:  # files from before it keep their hash
+            del entry["stage_overhead_s"]
         entry["attributes"] = dict(sorted(device.attributes.items()))
         for part in ("efficiencies", "warps", "links"):
             values = getattr(device, part)
@@ -47,6 +56,11 @@ def content(data: ProfileData) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             kind: _table_entry(f"{name}/{kind}", device.tables[kind], arrays)
             for kind in sorted(device.tables)
         }
+        if device.operators:
+            entry["operators"] = {
+                key: _operator_entry(f"{name}/{key}", device.operators[key], arrays)
+                for key in sorted(device.operators)
+            }
         devices[name] = entry
     header = {
         "format": PROFILE_FORMAT,
@@ -68,8 +82,12 @@ def content_hash(data: ProfileData) -> str:
 
 
 def save_data(data: ProfileData, path: str | Path) -> None:
-    """Writes one ``.npz``: ``header`` (JSON text) and one array per table part."""
+    """Writes one file: ``.json``, or else an ``.npz`` with ``header`` (JSON) and the arrays."""
     header, arrays = content(data)
+    if Path(path).suffix == ".json":
+        plain = {key: _plain(array) for key, array in sorted(arrays.items())}
+        Path(path).write_text(json.dumps(header | {"arrays": plain}, indent=1) + "\n")
+        return
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
     with Path(path).open("wb") as file:
         np.savez_compressed(file, header=text, **arrays)  # pyright: ignore[reportArgumentType]
@@ -83,8 +101,7 @@ def load_data(path: str | Path) -> ProfileData:
             the schema.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = _read_arrays(Path(path))
     except FileNotFoundError:
         raise ProfileError(f"profile file {str(path)!r} does not exist") from None
     except (ValueError, OSError, zipfile.BadZipFile) as error:
@@ -131,13 +148,60 @@ def _read_device(
             spread=arrays.get(f"{prefix}/spread"),
         )
     warps = {kind: _read_warp(values) for kind, values in entry.pop("warps").items()}
+    operators = {
+        key: _read_operator(f"{name}/{key}", facts, arrays)
+        for key, facts in entry.pop("operators", {}).items()
+    }
     return DeviceProfile(
+        operators=operators,
         tables=tables,
         warps=warps,
         efficiencies={k: Efficiency(**v) for k, v in entry.pop("efficiencies").items()},
         links={k: LinkFit(**v) for k, v in entry.pop("links").items()},
         **entry,
     )
+
+
+def _operator_entry(
+    prefix: str, times: OperatorTimes, arrays: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    for field in ("rows", "contexts", "time_s", "spread"):
+        # as a reader of the file sees them, so that a hash survives writing and reading
+        arrays[f"{prefix}/{field}"] = np.asarray(getattr(times, field)).astype(np.float32)
+    return {"name": times.name}
+
+
+def _read_operator(
+    prefix: str, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> OperatorTimes:
+    parts = {
+        field: arrays[f"{prefix}/{field}"].astype(np.float64)
+        for field in ("rows", "contexts", "time_s", "spread")
+    }
+    return OperatorTimes(name=facts["name"], **parts)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file; its header is one of them, as JSON text in bytes."""
+    if path.suffix != ".json":
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    header = json.loads(path.read_text("utf-8"))
+    arrays = {key: _array(value) for key, value in header.pop("arrays").items()}
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    return arrays | {"header": text}
+
+
+def _plain(array: np.ndarray) -> dict[str, Any]:
+    """An array as JSON, in as many digits as its type holds; NaN is null."""
+    digits = 9 if array.dtype == np.float32 else 17
+    values = [float(f"{x:.{digits}g}") if np.isfinite(x) else None for x in array.ravel().tolist()]
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "values": values}
+
+
+def _array(entry: Mapping[str, Any]) -> np.ndarray:
+    values = [np.nan if value is None else value for value in entry["values"]]
+    return np.array(values, dtype=entry["dtype"]).reshape(entry["shape"])
 
 
 def _read_warp(values: Mapping[str, Any]) -> Warp:

@@ -2,7 +2,8 @@
 
 A :class:`KernelTable` holds one kernel kind over a grid of sizes, for as many fixed shapes as
 were measured. A :class:`DeviceProfile` is the tables of one device type with the parameters fitted
-to them; :class:`ProfileData` maps device names to those. Nothing here knows operators or models.
+to them; :class:`ProfileData` maps device names to those. Operators timed whole
+are :mod:`weavejax.profiles.operator_times`.
 Reading and writing is :mod:`weavejax.profiles.files`.
 """
 
@@ -15,6 +16,8 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
+
+from weavejax.profiles.operator_times import OperatorTimes
 
 Source = Literal["measured", "derived", "analytic"]
 SOURCES: tuple[Source, ...] = ("measured", "derived", "analytic")
@@ -199,6 +202,10 @@ class DeviceProfile:
     warps: Mapping[str, Warp] = field(default_factory=dict)
     links: Mapping[str, LinkFit] = field(default_factory=dict)
     """``intra_node`` and ``inter_node``, where they were measured"""
+    operators: Mapping[str, OperatorTimes] = field(default_factory=dict)
+    """operators timed whole, by :func:`weavejax.profiles.operator_key.operator_key`"""
+    stage_overhead_s: float = 0.0
+    """fixed seconds of every execution of a stage, beside those of its operators"""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """free text about the measurement: date, jax version, device kind, driver"""
 

@@ -12,8 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weavejax.models.specs import OperatorSpec
+from weavejax.plan import Parallelism
 from weavejax.profiles.analytic import analytic_time_s
 from weavejax.profiles.lines import Line, measured_line
+from weavejax.profiles.operator_key import operator_key
+from weavejax.profiles.operator_times import OperatorTimes
 from weavejax.profiles.schema import ANALYTIC, DERIVED, MEASURED, DeviceProfile, KernelTable
 from weavejax.profiles.shapes import AttentionRule, attention_rule, nearest_shape
 from weavejax.profiles.warp import PLAIN, progress
@@ -73,6 +77,11 @@ class KernelLookup:
             time_s = time_s * wanted / analytic_time_s(self.device, kind, found, (size,))
             code = np.maximum(code, DERIVED)
         return time_s, code
+
+    def timed(self, operator: OperatorSpec, group: Parallelism) -> OperatorTimes | None:
+        """The operator timed whole under this parallelism, or None."""
+        known = self.device.operators
+        return known.get(operator_key(operator, group)) if known else None
 
     def _analytic(self, kind: str, shape: Sequence[int], sizes: Sequence[object]) -> Answer:
         time_s = np.asarray(analytic_time_s(self.device, kind, shape, sizes), dtype=float)

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.plan",
             "weavejax.plan_reading",
             "weavejax.prediction",
+            "weavejax.profiles.operator_times",
             "weavejax.profiles.schema",
             "weavejax.progress",
             "weavejax.request",
