@@ -13,6 +13,7 @@ from serving import group, make_plan, nine_heads, tiny_model
 
 from weavejax.models.costs import cache_bytes, stored_params
 from weavejax.plan import PlanError, Template
+from weavejax.runtime.batches import greedy_rows
 from weavejax.runtime.executor import Executor
 
 QUEUE = """
@@ -27,7 +28,7 @@ plan = make_plan(model, Template(), group(2, tensor_parallel=3), context=16)
 executor = Executor(model, plan, chunks=(8,))
 for _ in range(80):
     executor.decode({0: 16})
-jax.block_until_ready(executor.ids)
+executor.wait()
 """
 
 
@@ -57,7 +58,7 @@ def test_devices_hold_what_the_specs_say() -> None:
 def test_a_tied_weight_is_stored_once_per_group() -> None:
     model = nine_heads()
     plan = make_plan(model, Template(), group(2), context=16)
-    [weights] = Executor(model, plan, chunks=(8,)).weights
+    weights = Executor(model, plan, chunks=(8,)).groups[0].weights
     head = 4 * model.config.num_layers
     assert weights[head]["unembed"] is weights[-1]["embedding"]
 
@@ -79,14 +80,14 @@ def test_idle_rows_and_other_microbatches_change_nothing() -> None:
     model = nine_heads()
     plan = make_plan(model, Template(), group(4), microbatches=2, context=16)
     executor = Executor(model, plan, chunks=(8,))
-    before = jax.tree.map(np.asarray, executor.caches)
+    [runner] = executor.groups
+    before = jax.tree.map(np.asarray, runner.caches)
     executor.decode({0: 16, 1: 16})  # every row is idle
     rows = np.array([1, 0], np.int32)
-    executor.set_rows(0, np.zeros(2, np.int32), rows, executor.sampling[0])
+    executor.set_rows(0, np.zeros(2, np.int32), rows, greedy_rows(2))
     executor.decode({0: 16})
-    after = jax.tree.map(np.asarray, executor.caches)
+    after = jax.tree.map(np.asarray, runner.caches)
     for (stage, microbatch), caches in after.items():
         for old, new in zip(before[stage, microbatch], caches, strict=True):
-            for name in new:
-                changed = [not np.array_equal(old[name][r], new[name][r]) for r in range(2)]
-                assert changed == ([True, False] if microbatch == 0 else [False, False])
+            changed = [not np.array_equal(old[r], new[r]) for r in range(2)]
+            assert changed == ([True, False] if microbatch == 0 else [False, False])

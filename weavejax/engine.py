@@ -56,7 +56,7 @@ class Engine:
     def __init__(self, model: Model, plan: Plan, executor: Executor):
         self.model, self.plan = model, plan
         self._executor = executor
-        self._slots = SlotTable(executor.cells, executor.stage_programs.chunks)
+        self._slots = SlotTable(executor.cells, executor.chunks)
         self._waiting: deque[RunningSequence] = deque()
         self._pending: deque[list[_Pending]] = deque()
         self._numbers = itertools.count()

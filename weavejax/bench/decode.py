@@ -113,7 +113,8 @@ def _time_steps(executor: Executor, context: int, iterations: int) -> tuple[floa
     for _ in range(iterations):
         results = executor.decode(work)
     host = time.thread_time() - host
-    jax.block_until_ready((results, executor.ids))
+    jax.block_until_ready(results)
+    executor.wait()
     return (time.perf_counter() - start) / iterations, host / iterations
 
 
@@ -121,18 +122,18 @@ def _gemm_bound(executor: Executor, batch: int) -> Callable[[int], float]:
     """A function that times the model's matrix products at this batch, in seconds."""
     device = executor.meshes[0].devices.flat[0]
     matrices = [
-        jax.device_put(_matrix(name, np.asarray(group[index][name])), device)
-        for group in executor.weights
-        for index in sorted(group)
+        jax.device_put(_matrix(name, np.asarray(group.weights[index][name])), device)
+        for group in executor.groups
+        for index in sorted(group.weights)
         for name in GEMM_WEIGHTS
-        if name in group[index]
+        if name in group.weights[index]
     ]
     names = [
         name
-        for group in executor.weights
-        for index in sorted(group)
+        for group in executor.groups
+        for index in sorted(group.weights)
         for name in GEMM_WEIGHTS
-        if name in group[index]
+        if name in group.weights[index]
     ]
     x = {
         size: jax.device_put(jnp.ones((batch, size), matrices[0].dtype), device)

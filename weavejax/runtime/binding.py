@@ -1,21 +1,29 @@
-"""What each stage occurrence reads, writes and may forget: the schedule bound to its groups."""
+"""What each group executes, reads, writes and may forget: the schedule bound to its groups."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from weavejax.models.config import ModelConfig
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec, TensorSpec
 from weavejax.plan import Plan
-from weavejax.schedule import Schedule
+from weavejax.schedule import Schedule, StageOccurrence
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageBinding:
-    """One stage occurrence as its group executes it."""
+    """One stage occurrence as its group executes it, or a few that follow each other.
+
+    Consecutive occurrences of one group become one program where nothing crosses between them,
+    up to the length of the template, so that the programs stay as few as its positions.
+    """
 
     index: int
+    """First occurrence."""
+    last: int
+    """Last occurrence."""
     owner: int
     embed: OperatorSpec | None
     operators: tuple[OperatorSpec, ...]
@@ -24,12 +32,18 @@ class StageBinding:
     reads: tuple[TensorSpec, ...]
     writes: tuple[TensorSpec, ...]
     forgets: tuple[str, ...]
-    """Tensors the group holds that nothing reads or sends after this occurrence's sends."""
+    """Tensors the group holds that nothing reads or sends after this binding's sends."""
 
     @property
     def reads_context(self) -> bool:
         """Whether a cache grows with the context, so that the prefix matters."""
         return any(state.length == "context" for op in self.operators for state in op.state)
+
+    @property
+    def indices(self) -> set[int]:
+        """Indices of every operator it needs the weights of."""
+        ops = (self.embed, *self.operators, self.head)
+        return {op.index for op in ops if op is not None}
 
 
 def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[StageBinding, ...]:
@@ -37,9 +51,11 @@ def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[St
     sequences = [operator_sequence(config, group.heads_ways) for group in plan.groups]
     needed_later = _last_reads(schedule)
     bindings = []
-    for occurrence, stage in zip(schedule.occurrences, schedule.operators, strict=True):
-        sequence = sequences[occurrence.owner]
-        layers = tuple(op for op in stage if op.layer is not None)
+    for part in _consecutive(schedule.occurrences, plan.template.num_operators):
+        first, last = part[0], part[-1]
+        sequence = sequences[first.owner]
+        stage = [op for occurrence in part for op in schedule.operators[occurrence.index]]
+        layers = [op for op in stage if op.layer is not None]
         produced: set[str] = set()
         reads: dict[str, TensorSpec] = {}
         for op in layers:
@@ -51,22 +67,41 @@ def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[St
             tensor
             for op in layers
             for tensor in op.outputs
-            if needed_later.get(tensor.name, -1) > occurrence.index
-            or (occurrence.head and tensor.name == stage[-1].inputs[0].name)
+            if needed_later.get(tensor.name, -1) > last.index
+            or (last.head and tensor.name == stage[-1].inputs[0].name)
         ]
         bindings.append(
             StageBinding(
-                index=occurrence.index,
-                owner=occurrence.owner,
-                embed=sequence[0] if occurrence.embed else None,
+                index=first.index,
+                last=last.index,
+                owner=first.owner,
+                embed=sequence[0] if first.embed else None,
                 operators=tuple(sequence[op.index + 1] for op in layers),
-                head=sequence[-1] if occurrence.head else None,
+                head=sequence[-1] if last.head else None,
                 reads=tuple(reads.values()),
                 writes=tuple(writes),
                 forgets=(),
             )
         )
     return _with_forgets(tuple(bindings), schedule)
+
+
+def _consecutive(
+    occurrences: Sequence[StageOccurrence], most_operators: int
+) -> list[list[StageOccurrence]]:
+    """Runs of one owner of at most so many layer operators together."""
+    parts: list[list[StageOccurrence]] = []
+    for occurrence in occurrences:
+        part = parts[-1] if parts else None
+        if (
+            part is not None
+            and part[-1].owner == occurrence.owner
+            and occurrence.stop - part[0].start <= most_operators
+        ):
+            part.append(occurrence)
+        else:
+            parts.append([occurrence])
+    return parts
 
 
 def _last_reads(schedule: Schedule) -> dict[str, int]:
@@ -81,13 +116,13 @@ def _last_reads(schedule: Schedule) -> dict[str, int]:
 def _with_forgets(
     bindings: tuple[StageBinding, ...], schedule: Schedule
 ) -> tuple[StageBinding, ...]:
-    """Find, walking backwards, the last occurrence at which a group needs each tensor."""
+    """Find, walking backwards, the last binding at which a group needs each tensor."""
     groups = {binding.owner for binding in bindings}
     seen: dict[int, set[str]] = {group: set() for group in groups}
     forgets: list[tuple[str, ...]] = []
     for binding in reversed(bindings):
         held = {tensor.name for tensor in (*binding.reads, *binding.writes)}
-        held |= {tensor.name for tensor in schedule.interfaces[binding.index]}
+        held |= {tensor.name for tensor in schedule.interfaces[binding.last]}
         held |= {tensor.name for tensor in schedule.interfaces[binding.index - 1]}
         if binding.embed is not None:
             held.discard("ids")  # the next iteration's ids live in the same place
@@ -96,6 +131,5 @@ def _with_forgets(
         forgets.append(tuple(sorted(fresh)))
     forgets.reverse()
     return tuple(
-        StageBinding(**{**vars(binding), "forgets": names})
-        for binding, names in zip(bindings, forgets, strict=True)
+        replace(binding, forgets=names) for binding, names in zip(bindings, forgets, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Runs a plan inside one process: the host walks the schedule's actions and never waits.
+"""Runs a plan inside one process: the host calls the schedule's actions and never waits.
 
 Weights, caches, positions and token ids live on the devices. Between iterations the engine sets
 which rows are active; inside one, nothing crosses between host and device.
@@ -12,31 +12,33 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 
 from weavejax.meshes.submesh import group_meshes
 from weavejax.models.loading import Model
+from weavejax.models.specs import TensorSpec
 from weavejax.plan import Plan
-from weavejax.runtime.batches import PrefillBatch, greedy_rows, idle_prefill
-from weavejax.runtime.binding import bind_stages
+from weavejax.runtime.batches import PrefillBatch, idle_prefill
+from weavejax.runtime.binding import StageBinding, bind_stages
 from weavejax.runtime.capacity import check_capacity
 from weavejax.runtime.cells import plan_cells
-from weavejax.runtime.memory import Weights, live_bytes, load_weights, make_caches
+from weavejax.runtime.group import Array, Call, GroupRunner
+from weavejax.runtime.memory import live_bytes
 from weavejax.runtime.programs import IDS, shared_programs
 from weavejax.runtime.sampling import RowSampling
-from weavejax.runtime.sharding import row_spec, wire_spec
 from weavejax.runtime.stage import StageShape
-from weavejax.runtime.stage_programs import Progress, StagePrograms
-from weavejax.runtime.transport import InProcessTransport, Transport
-from weavejax.schedule import Receive, Run, build_schedule
+from weavejax.runtime.stage_programs import Progress, compile_all
+from weavejax.runtime.transport import InProcessTransport, Move, Transport
+from weavejax.schedule import Action, Run, Send, build_schedule
 
 if TYPE_CHECKING:
     from jaxlib._jax import Device
 
-Array = jax.Array
-Control = dict[str, Array]
-Held = dict[str, Array]
-"""Tensors one group holds for one microbatch, by name."""
+BoundAction = tuple[int, Action, Call]
+"""(group, action, what does it)."""
+Observer = Callable[[int, Action, Sequence[Array]], None]
+"""Told of every action right after it was submitted: group, action, what it will produce."""
+Work = tuple[tuple[int, StageShape], ...]
+"""The microbatches of a pass and their shapes."""
 
 
 class Executor:
@@ -60,81 +62,63 @@ class Executor:
         self.cells = plan_cells(plan)
         platform = self.meshes[0].devices.flat[0].platform
         self.dtype = dtype or ("float32" if platform == "cpu" else "bfloat16")
-        # Virtual CPU devices share one thread pool. A collective holds a thread until every rank
-        # has come, so that many queued programs with collectives can use up the pool and hang.
-        self._lockstep = platform == "cpu" and any(g.tensor_parallel > 1 for g in plan.groups)
         self.stages = bind_stages(plan, model.config, self.schedule)
         check_capacity(plan, model.config, self.stages, self.meshes, self.dtype)
         self.programs = shared_programs(
             model.config, plan.workload.context, jnp.dtype(self.dtype).name
         )
-        self.stage_programs = StagePrograms(
-            plan, self.stages, self.meshes, self.cells, self.programs, chunks
-        )
-        self.transport = transport or InProcessTransport()
-        self._wires = {
-            (group, tensor): NamedSharding(mesh, wire_spec(tensor, plan.groups[group].parallelism))
-            for group, mesh in enumerate(self.meshes)
-            for tensors in (*self.schedule.interfaces, (IDS,))
-            for tensor in tensors
-        }
-        self.weights = self._load(model, progress)
-        self._stage_weights = [
-            tuple(self.weights[stage.owner][op.index] for op in stage.operators)
-            for stage in self.stages
+        self.groups = [
+            GroupRunner(
+                group,
+                [stage for stage in self.stages if stage.owner == index],
+                mesh,
+                self.cells,
+                self.programs,
+                chunks,
+            )
+            for index, (group, mesh) in enumerate(zip(plan.groups, self.meshes, strict=True))
         ]
-        self._allocate()
+        self.chunks = self.groups[0].programs.chunks
+        self.transport = transport or InProcessTransport()
+        self.observer: Observer | None = None
+        """Set between iterations to follow every action."""
+        self._first = self.groups[self.stages[0].owner]
+        self._last = self.groups[self.stages[-1].owner]
+        self._results: dict[int, tuple[Array, Array]] = {}
+        self._bound: dict[Work, list[BoundAction]] = {}
+        self._endings: dict[tuple[int, StageShape], tuple[Call, Move]] = {}
+        self._load(model, progress)
         self._warm_up(progress)
 
     # -- setup ---------------------------------------------------------------------------------
 
-    def _load(self, model: Model, progress: Progress) -> list[Weights]:
-        owned: list[set[int]] = [set() for _ in self.plan.groups]
-        for stage in self.stages:
-            ops = (stage.embed, *stage.operators, stage.head)
-            owned[stage.owner] |= {op.index for op in ops if op is not None}
-        total, count = sum(map(len, owned)), 0
+    def _load(self, model: Model, progress: Progress) -> None:
+        total, count = sum(len(group.operators) for group in self.groups), 0
 
         def tick() -> None:
             nonlocal count
             count += 1
             progress("loading weights", count, total)
 
-        return [
-            load_weights(model, group, mesh, indices, self.dtype, tick)
-            for group, mesh, indices in zip(self.plan.groups, self.meshes, owned, strict=True)
-        ]
-
-    def _allocate(self) -> None:
-        rows, context = self.plan.microbatch_rows, self.plan.workload.context
-        microbatches = range(self.plan.microbatches)
-        self.caches: dict[tuple[int, int], tuple[dict[str, Array], ...]] = {}
-        for stage in self.stages:
-            group, mesh = self.plan.groups[stage.owner], self.meshes[stage.owner]
-            for microbatch in microbatches:
-                self.caches[stage.index, microbatch] = tuple(
-                    make_caches(op, group, mesh, rows, context, self.dtype)
-                    for op in stage.operators
-                )
-        idle = np.zeros(rows, np.int32)
-        self.ids = [self._put(self.stages[0].owner, idle, wire=True) for _ in microbatches]
-        self.control: list[list[Control]] = [[] for _ in microbatches]
-        self.sampling = [greedy_rows(rows) for _ in microbatches]
-        for microbatch in microbatches:
-            self.set_rows(microbatch, idle, idle, greedy_rows(rows))
+        for group in self.groups:
+            group.load(model, tick)
 
     def _warm_up(self, progress: Progress) -> None:
         """Compile every program, then run each kind of pass once on idle rows."""
-        self.stage_programs.compile(progress)
+        compile_all([job for group in self.groups for job in group.programs.jobs()], progress)
         for microbatch in range(self.plan.microbatches):
-            for chunk in self.stage_programs.chunks:
+            for chunk in self.chunks:
                 self.prefill(idle_prefill(microbatch, self.cells.count, chunk), sample=True)
         self.decode({microbatch: 1 for microbatch in range(self.plan.microbatches)})
-        jax.block_until_ready((self.ids, list(self.caches.values())))
+        self.wait()
+
+    def wait(self) -> None:
+        """Until everything submitted has run."""
+        jax.block_until_ready([[group.held, list(group.caches.values())] for group in self.groups])
 
     def live_bytes(self) -> dict[Any, int]:
         """Bytes of weights and caches on every device."""
-        return live_bytes([self.weights, list(self.caches.values())])
+        return live_bytes([[group.weights, list(group.caches.values())] for group in self.groups])
 
     # -- between iterations --------------------------------------------------------------------
 
@@ -149,12 +133,8 @@ class Executor:
             lengths: ``[rows]`` int32, 1 for active rows and 0 for idle ones.
             sampling: ``[rows]`` each.
         """
-        self.control[microbatch] = [
-            {"starts": self._put(group, starts), "lengths": self._put(group, lengths)}
-            for group in range(len(self.meshes))
-        ]
-        last = self.stages[-1].owner
-        self.sampling[microbatch] = RowSampling(*(self._put(last, field) for field in sampling))
+        for group in self.groups:
+            group.set_rows(microbatch, starts, lengths, sampling)
 
     def prefill(
         self, batch: PrefillBatch, *, sample: bool | None = None
@@ -170,26 +150,19 @@ class Executor:
             sampled. The tokens of done rows are also the input of their next iteration.
         """
         sample = bool(batch.done.any()) if sample is None else sample
-        shape = self.stage_programs.shape(batch.tokens.shape[1], batch.prefix, prefill=True)
-        controls = [
-            {
-                name: self._put(group, getattr(batch, name))
-                for name in ("starts", "lengths", "slots")
-            }
-            for group in range(len(self.meshes))
-        ]
-        first, last = self.stages[0].owner, self.stages[-1].owner
-        ids = self._put(first, batch.tokens, wire=True)
-        held = self._walk({batch.microbatch: (shape, controls, ids)})[batch.microbatch]
+        shape = self._first.programs.shape(batch.tokens.shape[1], batch.prefix, prefill=True)
+        for group in self.groups:
+            group.set_chunk(batch)
+        self._execute(((batch.microbatch, shape),))
         if not sample:
             return None
-        sampling = RowSampling(*(self._put(last, field) for field in batch.sampling))
-        result = self._head(shape, controls[last], held, sampling)
-        (new,) = self.transport.move([result[0]], [self._wires[first, IDS]])
-        merge = self.stage_programs.merge(self.stages[0], shape)
-        slots, done = (self._put(first, a, wire=True) for a in (batch.slots, batch.done))
-        self.ids[batch.microbatch] = merge(self.ids[batch.microbatch], new, slots, done)
-        return result
+        key = (batch.microbatch, shape)
+        if key not in self._endings:
+            self._endings[key] = self._last.bind_head(*key), self._ids_move(shape)
+        head, move = self._endings[key]
+        ids, logprobs = head()
+        self._first.merge_ids(batch, shape, *move([ids]))
+        return ids, logprobs
 
     # -- one iteration -------------------------------------------------------------------------
 
@@ -204,106 +177,119 @@ class Executor:
             The new token ids and log-probabilities ``[rows]`` of each microbatch, still being
             computed.
         """
-        work = {
-            m: (self.stage_programs.shape(1, prefix, prefill=False), self.control[m], self.ids[m])
-            for m, prefix in prefixes.items()
-        }
-        results: dict[int, tuple[Array, Array]] = {}
-        first, last = self.stages[0].owner, self.stages[-1].owner
+        shape = self._first.programs.shape
+        self._execute(tuple((m, shape(1, prefixes[m], prefill=False)) for m in sorted(prefixes)))
+        for group in self.groups:
+            for microbatch in prefixes:
+                group.advance(microbatch)
+        return {microbatch: self._results.pop(microbatch) for microbatch in prefixes}
 
-        def finish(m: int, held: Held) -> None:
-            shape, controls, _ = work[m]
-            results[m] = self._head(shape, controls[last], held, self.sampling[m])
-            (self.ids[m],) = self.transport.move([results[m][0]], [self._wires[first, IDS]])
+    def _execute(self, work: Work) -> None:
+        bound = self._bound.get(work)
+        if bound is None:
+            bound = self._bound[work] = self._bind(work)
+        if self.observer is None:
+            for _, _, call in bound:
+                call()
+        else:
+            for owner, action, call in bound:
+                self.observer(owner, action, call())
 
-        self._walk(work, finish)
-        for m in prefixes:
-            for group, control in enumerate(self.control[m]):
-                advance = self.stage_programs.advance(group)
-                control["starts"] = advance(control["starts"], control["lengths"])
-        return results
+    # -- binding -------------------------------------------------------------------------------
 
-    def _walk(
-        self,
-        work: dict[int, tuple[StageShape, list[Control], Array]],
-        finish: Callable[[int, Held], None] = lambda microbatch, held: None,
-    ) -> dict[int, Held]:
-        """Execute the schedule's actions for the microbatches of ``work``, in its order.
+    def _bind(self, work: Work) -> list[BoundAction]:
+        """The schedule's actions for the microbatches of ``work``, each as one call.
 
-        The ring's last boundary is left to ``finish``, called when a microbatch's last stage has
-        run. Returns what the last group holds.
+        In one process what is sent is received: a ``Receive`` has nothing left to do. Prefill
+        leaves the last boundary to :meth:`prefill`, which samples only when a prompt ends.
         """
-        held: dict[tuple[int, int], Held] = {
-            (group, m): {} for group in range(len(self.meshes)) for m in work
-        }
-        flying: dict[tuple[int, int], Held] = {}
-        last = len(self.stages) - 1
-        for m, (_, _, ids) in work.items():
-            held[self.stages[0].owner, m]["ids"] = ids
+        shapes = dict(work)
+        stages = {stage.index: stage for stage in self.stages}
+        ends = {stage.last: stage for stage in self.stages}
+        ring = len(self.schedule.occurrences) - 1
+        bound: list[BoundAction] = []
         for owner, action in self.schedule.actions:
-            m = action.microbatch
-            if m not in work:
+            shape = shapes.get(action.microbatch)
+            if shape is None:
                 continue
-            if isinstance(action, Run):
-                shape, controls, _ = work[m]
-                self._run(action.stage, m, shape, controls[owner], held[owner, m])
-                if action.stage == last:
-                    finish(m, held[owner, m])
-            elif action.boundary == last:
-                continue
-            elif isinstance(action, Receive):
-                held[owner, m].update(flying.pop((action.boundary, m)))
-            else:
-                flying[action.boundary, m] = self._send(action.boundary, held[owner, m])
-        return {m: held[self.stages[-1].owner, m] for m in work}
+            if isinstance(action, Run) and action.stage in stages:
+                stage = stages[action.stage]
+                bound.append((owner, action, self._bind_run(stage, action.microbatch, shape)))
+                if stage.head is not None and not shape.prefill:
+                    bound += self._bind_ring(owner, ring, action.microbatch, shape)
+            elif isinstance(action, Send) and action.boundary != ring:
+                stage = ends[action.boundary]
+                bound.append((owner, action, self._bind_send(stage, action.microbatch, shape)))
+        return bound
 
-    def _run(
-        self, index: int, microbatch: int, shape: StageShape, control: Control, held: Held
-    ) -> None:
-        stage = self.stages[index]
-        if stage.embed is not None:
-            weights = self.weights[stage.owner][stage.embed.index]
-            x = self.stage_programs.embed(stage, shape)(weights, held["ids"], control)
-            held[stage.embed.outputs[0].name] = x
-        tensors, self.caches[index, microbatch] = self.stage_programs.body(stage, shape)(
-            self._stage_weights[index],
-            self.caches[index, microbatch],
-            tuple(held[tensor.name] for tensor in stage.reads),
-            control,
-        )
-        if self._lockstep:
-            jax.block_until_ready(tensors)
-        for tensor, value in zip(stage.writes, tensors, strict=True):
-            held[tensor.name] = value
-        if index + 1 < len(self.stages) and self.stages[index + 1].owner == stage.owner:
-            _forget(stage.forgets, held)
+    def _bind_run(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Call:
+        group = self.groups[stage.owner]
+        run = group.bind_run(stage, microbatch, shape)
+        sends = bool(self.schedule.interfaces[stage.last])
+        if sends or stage.head is not None or not stage.forgets:
+            return run
+        held, forgets = group.tensors(microbatch, shape), stage.forgets
 
-    def _head(
-        self, shape: StageShape, control: Control, held: Held, sampling: RowSampling
-    ) -> tuple[Array, Array]:
-        stage = self.stages[-1]
-        assert stage.head is not None
-        weights = self.weights[stage.owner][stage.head.index]
-        x = held[stage.head.inputs[0].name]
-        result = self.stage_programs.head(stage, shape)(weights, x, control, sampling)
-        return jax.block_until_ready(result) if self._lockstep else result
+        def run_and_forget() -> Sequence[Array]:
+            results = run()
+            for name in forgets:
+                held.pop(name, None)
+            return results
 
-    def _send(self, boundary: int, held: Held) -> Held:
-        tensors = self.schedule.interfaces[boundary]
-        to = self.stages[boundary + 1].owner
-        moved = self.transport.move(
-            [held[tensor.name] for tensor in tensors],
-            [self._wires[to, tensor] for tensor in tensors],
-        )
-        _forget(self.stages[boundary].forgets, held)
-        return {tensor.name: value for tensor, value in zip(tensors, moved, strict=True)}
+        return run_and_forget
 
-    def _put(self, group: int, value: Any, *, wire: bool = False) -> Array:
-        parallelism = self.plan.groups[group].parallelism
-        spec = wire_spec(IDS, parallelism) if wire else row_spec(parallelism)
-        return jax.device_put(value, NamedSharding(self.meshes[group], spec))
+    def _bind_send(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Call:
+        tensors = self.schedule.interfaces[stage.last]
+        source, to = self.groups[stage.owner], self.groups[self._owner_after(stage)]
+        move = self._move(source, to, tensors, shape)
+        names, forgets = [tensor.name for tensor in tensors], stage.forgets
+        held, landing = source.tensors(microbatch, shape), to.tensors(microbatch, shape)
 
+        def send() -> Sequence[Array]:
+            moved = move([held[name] for name in names])
+            for name in forgets:
+                held.pop(name, None)
+            for name, value in zip(names, moved, strict=True):
+                landing[name] = value
+            return moved
 
-def _forget(names: tuple[str, ...], held: Held) -> None:
-    for name in names:
-        held.pop(name, None)
+        return send
+
+    def _bind_ring(
+        self, owner: int, ring: int, microbatch: int, shape: StageShape
+    ) -> list[BoundAction]:
+        """Sampling, as a part of the last run, and the way of the ids to the next iteration."""
+        head, move = self._last.bind_head(microbatch, shape), self._ids_move(shape)
+        results, held = self._results, self._first.held[microbatch]
+
+        def sample() -> Sequence[Array]:
+            ids, logprobs = results[microbatch] = tuple(head())
+            return ids, logprobs
+
+        def send_ids() -> Sequence[Array]:
+            moved = move([results[microbatch][0]])
+            [held["ids"]] = moved
+            return moved
+
+        return [
+            (owner, Run(ring, microbatch), sample),
+            (owner, Send(ring, microbatch), send_ids),
+        ]
+
+    def _ids_move(self, shape: StageShape) -> Move:
+        return self._move(self._last, self._first, (IDS,), shape)
+
+    def _move(
+        self,
+        source: GroupRunner,
+        to: GroupRunner,
+        tensors: Sequence[TensorSpec],
+        shape: StageShape,
+    ) -> Move:
+        here = [source.wire(tensor, shape) for tensor in tensors]
+        there = [to.wire(tensor, shape).sharding for tensor in tensors]
+        assert all(sharding is not None for sharding in there)
+        return self.transport.bind(here, [s for s in there if s is not None])
+
+    def _owner_after(self, stage: StageBinding) -> int:
+        return self.schedule.occurrences[stage.last + 1].owner

@@ -1,4 +1,8 @@
-"""Compiled programs of a model, made once and found again by what they compute."""
+"""Compiled programs of a model, made once and found again by what they compute.
+
+A program takes and gives flat lists of arrays, ``program(*a, *b) -> [*c, *d]``: a call costs the
+host a third less than one with nested arguments, and there is one call per stage.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,14 @@ from weavejax.runtime.sharding import (
     wire_rows,
     wire_spec,
 )
-from weavejax.runtime.stage import StageShape, run_embed, run_head, run_operators, signature
+from weavejax.runtime.stage import (
+    Control,
+    StageShape,
+    run_embed,
+    run_head,
+    run_operators,
+    signature,
+)
 
 Compiled = Callable[..., Any]
 IDS = TensorSpec("ids", (), ())
@@ -60,7 +71,7 @@ class Programs:
         writes: tuple[TensorSpec, ...],
         shape: StageShape,
     ) -> Compiled:
-        """``(params, state, tensors, control) -> (tensors, state)``; state is donated."""
+        """``(*state, *reads, *control, *params) -> [*writes, *state]``; state is donated."""
         key = ("body", mesh, parallelism, signature(operators, reads, writes), shape)
         return self._get(
             key, lambda: self._body(mesh, parallelism, operators, reads, writes, shape)
@@ -93,21 +104,21 @@ class Programs:
         tensors = tuple(self._wire(tensor, mesh, parallelism, shape) for tensor in reads)
         outputs = tuple(wire_spec(tensor, parallelism) for tensor in writes)
         run = partial(run_operators, operators, self.config, parallelism, shape, reads, writes)
-        arguments = (params, state, tensors, self._control(mesh, parallelism, shape))
+        arguments = (state, tensors, self._control(mesh, parallelism, shape), params)
         states = jax.tree.map(lambda leaf: leaf.sharding.spec, state)
-        return _compile(run, mesh, arguments, (outputs, states), donate=(1,))
+        return _compile(run, mesh, arguments, (outputs, states), donate=1)
 
     def embed(
         self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
     ) -> Compiled:
-        """``(params, ids, control) -> x``."""
+        """``(ids, *control, *params) -> [x]``."""
 
         def build() -> Compiled:
             run = partial(run_embed, op, self.config, parallelism, shape)
             ids_shape = (shape.rows, shape.tokens) if shape.prefill else (shape.rows,)
             ids = _abstract(mesh, ids_shape, jnp.int32, PartitionSpec(wire_rows(parallelism)))
             control = self._control(mesh, parallelism, shape)
-            arguments = (self._params(op, mesh, parallelism), ids, control)
+            arguments = (ids, control, self._params(op, mesh, parallelism))
             return _compile(run, mesh, arguments, wire_spec(op.outputs[0], parallelism))
 
         return self._get(("embed", mesh, parallelism, shape), build)
@@ -115,7 +126,7 @@ class Programs:
     def head(
         self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
     ) -> Compiled:
-        """``(params, x, control, sampling) -> (ids, log-probabilities)``."""
+        """``(x, *control, *sampling, *params) -> [ids, log-probabilities]``."""
 
         def build() -> Compiled:
             run = partial(run_head, op, self.config, parallelism, shape)
@@ -124,23 +135,23 @@ class Programs:
             kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
             sampling = RowSampling(*(_abstract(mesh, (shape.rows,), kind, rows) for kind in kinds))
             control = self._control(mesh, parallelism, shape)
-            arguments = (self._params(op, mesh, parallelism), x, control, sampling)
+            arguments = (x, control, sampling, self._params(op, mesh, parallelism))
             ids = wire_spec(IDS, parallelism)
             return _compile(run, mesh, arguments, (ids, ids))
 
         return self._get(("head", mesh, parallelism, shape), build)
 
     def advance(self, mesh: Mesh, rows: int) -> Compiled:
-        """``(starts, lengths) -> starts + lengths``: the next iteration's positions."""
+        """``(starts, lengths) -> [starts + lengths]``: the next iteration's positions."""
 
         def build() -> Compiled:
             value = _abstract(mesh, (rows,), jnp.int32, PartitionSpec("replica"))
-            return _compile(jnp.add, mesh, (value, value), PartitionSpec("replica"), donate=(0,))
+            return _compile(jnp.add, mesh, (value, value), PartitionSpec("replica"), donate=1)
 
         return self._get(("advance", mesh, rows), build)
 
     def merge(self, mesh: Mesh, parallelism: Parallelism, shape: StageShape) -> Compiled:
-        """``(ids, new, slots, done) -> ids``: first tokens into a microbatch's ids."""
+        """``(ids, new, slots, done) -> [ids]``: first tokens into a microbatch's ids."""
 
         def run(ids: jax.Array, new: jax.Array, slots: jax.Array, done: jax.Array) -> jax.Array:
             rows = jnp.arange(new.shape[0], dtype=jnp.int32) * shape.cell_rows + slots
@@ -183,12 +194,9 @@ class Programs:
         size = (shape.rows, shape.tokens, *tensor.shape)
         return _abstract(mesh, size, self.dtype, wire_spec(tensor, parallelism))
 
-    def _control(
-        self, mesh: Mesh, parallelism: Parallelism, shape: StageShape
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        names = ("starts", "lengths", "slots") if shape.prefill else ("starts", "lengths")
-        rows = row_spec(parallelism)
-        return {name: _abstract(mesh, (shape.rows,), jnp.int32, rows) for name in names}
+    def _control(self, mesh: Mesh, parallelism: Parallelism, shape: StageShape) -> Control:
+        value = _abstract(mesh, (shape.rows,), jnp.int32, row_spec(parallelism))
+        return Control(value, value, value if shape.prefill else None)
 
 
 def _abstract(
@@ -202,9 +210,23 @@ def _compile(
     mesh: Mesh,
     arguments: tuple[Any, ...],
     out_specs: Any,
-    donate: tuple[int, ...] = (),
+    donate: int = 0,
 ) -> Compiled:
-    """Ahead-of-time compilation of ``run`` over ``mesh``; shardings come from the arguments."""
-    in_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, arguments)
-    mapped = jax.shard_map(run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    return jax.jit(mapped, donate_argnums=donate).lower(*arguments).compile()
+    """Ahead-of-time compilation of ``run`` over ``mesh``; shardings come from the arguments.
+
+    The first ``donate`` arguments give their buffers to the results.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    donated = len(jax.tree.leaves(arguments[:donate]))
+
+    def flat(*leaves: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(run(*jax.tree.unflatten(tree, leaves)))
+
+    mapped = jax.shard_map(
+        flat,
+        mesh=mesh,
+        in_specs=tuple(leaf.sharding.spec for leaf in leaves),
+        out_specs=jax.tree.leaves(out_specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=tuple(range(donated))).lower(*leaves).compile()

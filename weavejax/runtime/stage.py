@@ -8,7 +8,7 @@ own, so that the first and last occurrence share the others' programs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,17 @@ from weavejax.runtime.sampling import RowSampling, sample
 from weavejax.runtime.sharding import wire_is_cut
 
 Array = jax.Array
-Control = dict[str, Array]
+
+
+class Control(NamedTuple):
+    """Which rows a pass works on, ``[rows]`` int32 each: arrays, or their shapes."""
+
+    starts: Any
+    """Position of each row's first token."""
+    lengths: Any
+    """Real tokens of each row; 0 where idle."""
+    slots: Any = None
+    """Prefill: the cache row inside each row's cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +63,9 @@ def make_step(
 ) -> Step:
     """The step of one device from control data of its replica.
 
-    ``control`` has ``starts`` and ``lengths`` ``[b]`` int32 (first position and number of real
-    tokens of each row), and in prefill ``slots`` ``[b]``, the cache row inside its cell.
     ``by_rows``: this device computes only its share of the rows (attention data parallelism).
     """
-    starts, lengths, slots = control["starts"], control["lengths"], control.get("slots")
+    starts, lengths, slots = control
     ranks = parallelism.tensor_parallel
     if by_rows:
         starts, lengths = (share_rows(value, ranks) for value in (starts, lengths))
@@ -137,10 +145,10 @@ def run_operators(
     shape: StageShape,
     reads: tuple[TensorSpec, ...],
     writes: tuple[TensorSpec, ...],
-    params: tuple[dict[str, Array], ...],
     state: tuple[dict[str, Array], ...],
     tensors: tuple[Array, ...],
     control: Control,
+    params: tuple[dict[str, Array], ...],
 ) -> tuple[tuple[Array, ...], tuple[dict[str, Array], ...]]:
     """Layer operators of a stage on one device (inside ``shard_map``).
 
@@ -185,9 +193,9 @@ def run_embed(
     config: ModelConfig,
     parallelism: Parallelism,
     shape: StageShape,
-    params: dict[str, Array],
     ids: Array,
     control: Control,
+    params: dict[str, Array],
 ) -> Array:
     """Token ids ``[b]`` or ``[b, t]`` in wire form to ``x`` in wire form, on one device."""
     wire = Wire(parallelism)
@@ -207,10 +215,10 @@ def run_head(
     config: ModelConfig,
     parallelism: Parallelism,
     shape: StageShape,
-    params: dict[str, Array],
     x: Array,
     control: Control,
     sampling: RowSampling,
+    params: dict[str, Array],
 ) -> tuple[Array, Array]:
     """``x`` in wire form to the sampled ids and their log-probabilities in wire form.
 
@@ -224,7 +232,7 @@ def run_head(
     last = jnp.maximum(step.lengths - 1, 0)
     x = jnp.take_along_axis(x, last[:, None, None], axis=1)
     outputs, _ = build_operator(op, config, params)({"x": x}, {}, step)
-    positions = control["starts"] + control["lengths"]
+    positions = control.starts + control.lengths
     ids, log_probabilities = sample(outputs["logits"][:, 0], sampling, positions)
     if wire.by_rows:
         ranks = parallelism.tensor_parallel

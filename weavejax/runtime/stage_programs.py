@@ -1,4 +1,4 @@
-"""The programs of every stage of a plan, compiled at start and found by (stage, shape)."""
+"""The programs of one group's stages, compiled at start and found by (stage, shape)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from weavejax.plan import Parallelism, Plan
+from weavejax.plan import Parallelism
 from weavejax.runtime.batches import prefix_buckets
 from weavejax.runtime.binding import StageBinding
 from weavejax.runtime.cells import Cells
@@ -23,29 +23,28 @@ Progress = Callable[[str, int, int], None]
 
 
 class StagePrograms:
-    """Looks up compiled programs; every shape a pass can have is compiled by :meth:`compile`."""
+    """Looks up compiled programs; :meth:`jobs` compile every shape a pass can have."""
 
     def __init__(
         self,
-        plan: Plan,
         stages: Sequence[StageBinding],
-        meshes: Sequence[Mesh],
+        mesh: Mesh,
+        parallelism: Parallelism,
         cells: Cells,
         programs: Programs,
         chunks: Sequence[int],
     ):
-        self.plan, self.stages, self.meshes = plan, stages, meshes
+        self.stages, self.mesh, self.parallelism = stages, mesh, parallelism
         self.cells, self.programs = cells, programs
-        context = plan.workload.context
-        self.chunks = tuple(sorted({min(chunk, context) for chunk in chunks}))
-        self.prefixes = prefix_buckets(context)
+        self.chunks = tuple(sorted({min(chunk, programs.context) for chunk in chunks}))
+        self.prefixes = prefix_buckets(programs.context)
         self._found: dict[tuple[Any, ...], Compiled] = {}
 
     def shape(self, tokens: int, prefix: int, *, prefill: bool) -> StageShape:
         """The compiled shape of a pass: the next larger prefix bucket."""
         bucket = next(size for size in self.prefixes if size >= prefix)
         return StageShape(
-            rows=self.cells.count if prefill else self.plan.microbatch_rows,
+            rows=self.cells.count if prefill else self.cells.microbatch_rows,
             tokens=tokens,
             prefix=bucket,
             prefill=prefill,
@@ -53,40 +52,32 @@ class StagePrograms:
             cell_rows=self.cells.rows,
         )
 
-    def compile(self, progress: Progress) -> None:
-        """Compile everything a pass may need, in parallel."""
+    def jobs(self) -> list[Callable[[], Any]]:
+        """Functions that compile everything a pass may need; any order, any thread."""
         shapes = [self.shape(1, prefix, prefill=False) for prefix in self.prefixes]
         for chunk in self.chunks:
             # the prefix covers the chunk's start and at least one token
             shapes += [self.shape(chunk, prefix, prefill=True) for prefix in self.prefixes]
-        jobs: list[Callable[[], Any]] = [lambda: self.advance(0)]
-        jobs += [lambda group=group: self.advance(group) for group in range(1, len(self.meshes))]
+        jobs: list[Callable[[], Any]] = [self.advance]
         for shape in shapes:
             for stage in self.stages:
                 jobs.append(lambda stage=stage, shape=shape: self.body(stage, shape))
                 if stage.embed is not None:
                     jobs.append(lambda stage=stage, shape=shape: self.embed(stage, shape))
                 if stage.embed is not None and shape.prefill:
-                    jobs.append(lambda stage=stage, shape=shape: self.merge(stage, shape))
+                    jobs.append(lambda shape=shape: self.merge(shape))
                 if stage.head is not None:
                     jobs.append(lambda stage=stage, shape=shape: self.head(stage, shape))
-        pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
-        try:
-            for done, future in enumerate([pool.submit(job) for job in jobs], start=1):
-                future.result()
-                progress("compiling stages", done, len(jobs))
-        finally:  # after Ctrl-C or an error, do not compile what nobody waits for
-            pool.shutdown(cancel_futures=True)
+        return jobs
 
     def body(self, stage: StageBinding, shape: StageShape) -> Compiled:
         """Layer operators of a stage."""
         prefix = shape.prefix if stage.reads_context else 0
-        key = ("body", stage.index, shape.tokens, prefix, shape.prefill)
         return self._find(
-            key,
+            ("body", stage.index, shape.tokens, prefix, shape.prefill),
             lambda: self.programs.body(
-                self.meshes[stage.owner],
-                self._parallelism(stage),
+                self.mesh,
+                self.parallelism,
                 stage.operators,
                 stage.reads,
                 stage.writes,
@@ -100,9 +91,7 @@ class StagePrograms:
         assert op is not None
         return self._find(
             ("embed", shape.tokens, shape.prefill),
-            lambda: self.programs.embed(
-                self.meshes[stage.owner], self._parallelism(stage), op, _with(shape, prefix=0)
-            ),
+            lambda: self.programs.embed(self.mesh, self.parallelism, op, _with(shape, prefix=0)),
         )
 
     def head(self, stage: StageBinding, shape: StageShape) -> Compiled:
@@ -111,37 +100,40 @@ class StagePrograms:
         assert op is not None
         return self._find(
             ("head", shape.tokens, shape.prefill),
-            lambda: self.programs.head(
-                self.meshes[stage.owner], self._parallelism(stage), op, _with(shape, prefix=0)
-            ),
+            lambda: self.programs.head(self.mesh, self.parallelism, op, _with(shape, prefix=0)),
         )
 
-    def merge(self, stage: StageBinding, shape: StageShape) -> Compiled:
+    def merge(self, shape: StageShape) -> Compiled:
         """First tokens of a prefill into a microbatch's ids."""
         return self._find(
             ("merge",),
             lambda: self.programs.merge(
-                self.meshes[stage.owner],
-                self._parallelism(stage),
-                _with(shape, prefix=0, tokens=1),
+                self.mesh, self.parallelism, _with(shape, prefix=0, tokens=1)
             ),
         )
 
-    def advance(self, group: int) -> Compiled:
-        """Positions of a group's rows to the next iteration's."""
-        rows = self.plan.microbatch_rows
+    def advance(self) -> Compiled:
+        """Positions of the group's rows to the next iteration's."""
         return self._find(
-            ("advance", group), lambda: self.programs.advance(self.meshes[group], rows)
+            ("advance",), lambda: self.programs.advance(self.mesh, self.cells.microbatch_rows)
         )
-
-    def _parallelism(self, stage: StageBinding) -> Parallelism:
-        return self.plan.groups[stage.owner].parallelism
 
     def _find(self, key: tuple[Any, ...], build: Callable[[], Compiled]) -> Compiled:
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = build()
         return found
+
+
+def compile_all(jobs: Sequence[Callable[[], Any]], progress: Progress) -> None:
+    """Run compilations in parallel."""
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+    try:
+        for done, future in enumerate([pool.submit(job) for job in jobs], start=1):
+            future.result()
+            progress("compiling stages", done, len(jobs))
+    finally:  # after Ctrl-C or an error, do not compile what nobody waits for
+        pool.shutdown(cancel_futures=True)
 
 
 def _with(shape: StageShape, **changes: Any) -> StageShape:

@@ -13,13 +13,20 @@ from jax.sharding import Sharding
 from weavejax.runtime.routes import Box, Delivery, find_route
 
 Array = jax.Array
+Move = Callable[[Sequence[Array]], list[Array]]
+"""Starts to move arrays; the results may still be on their way."""
 
 
 class Transport(Protocol):
     """Moves arrays to other shardings without waiting for them."""
 
-    def move(self, arrays: Sequence[Array], shardings: Sequence[Sharding]) -> list[Array]:
-        """Start moving every array to its sharding; the results may still be on their way."""
+    def bind(self, arrays: Sequence[jax.ShapeDtypeStruct], shardings: Sequence[Sharding]) -> Move:
+        """Decide once how such arrays travel; the result moves them, again and again.
+
+        Args:
+            arrays: shape, dtype and sharding of every array that will be moved together.
+            shardings: where each goes.
+        """
         ...
 
 
@@ -31,40 +38,63 @@ class InProcessTransport:
     """
 
     def __init__(self) -> None:
-        self._routes: dict[tuple[Any, ...], _Route] = {}
+        self._routes: dict[tuple[Any, ...], _Route] = {}  # whose compiled pieces are shared
 
-    def move(self, arrays: Sequence[Array], shardings: Sequence[Sharding]) -> list[Array]:
+    def bind(self, arrays: Sequence[jax.ShapeDtypeStruct], shardings: Sequence[Sharding]) -> Move:
         """See :class:`Transport`. All pieces of all arrays go in one ``device_put``."""
+        single = [_single_device(array, to) for array, to in zip(arrays, shardings, strict=True)]
+        if all(device is not None for device in single):
+            return partial(_move_whole, devices=single)
         routes = [self._route(array, to) for array, to in zip(arrays, shardings, strict=True)]
-        pieces: list[Array] = []
-        devices: list[Any] = []
-        for array, route in zip(arrays, routes, strict=True):
-            route.cut(array, pieces)
-            devices += route.devices
-        landed = iter(jax.device_put(pieces, devices) if pieces else ())
-        return [route.join(array, landed) for array, route in zip(arrays, routes, strict=True)]
+        return partial(_move_pieces, routes=routes)
 
-    def _route(self, array: Array, to: Sharding) -> _Route:
+    def _route(self, array: jax.ShapeDtypeStruct, to: Sharding) -> _Route:
         key = (array.shape, array.dtype, array.sharding, to)
         if key not in self._routes:
             self._routes[key] = _Route(array, to)
         return self._routes[key]
 
 
+def _single_device(array: jax.ShapeDtypeStruct, to: Sharding) -> Any:
+    """The destination when one device sends the whole array to one other."""
+    source = array.sharding
+    assert source is not None
+    if len(source.device_set) > 1 or len(to.device_set) > 1 or source.device_set == to.device_set:
+        return None
+    [device] = to.device_set
+    return device
+
+
+def _move_whole(arrays: Sequence[Array], devices: Sequence[Any]) -> list[Array]:
+    # The result is sharded over one device without the name of its mesh, which programs compiled
+    # for that mesh accept; naming it would double the cost.
+    return [jax.device_put(array, device) for array, device in zip(arrays, devices, strict=True)]
+
+
+def _move_pieces(arrays: Sequence[Array], routes: Sequence[_Route]) -> list[Array]:
+    pieces: list[Array] = []
+    devices: list[Any] = []
+    for array, route in zip(arrays, routes, strict=True):
+        route.cut(array, pieces)
+        devices += route.devices
+    landed = iter(jax.device_put(pieces, devices) if pieces else ())
+    return [route.join(array, landed) for array, route in zip(arrays, routes, strict=True)]
+
+
 class _Route:
     """The bound work of one move: cut on the sources, place, join on the destinations."""
 
-    def __init__(self, array: Array, to: Sharding):
+    def __init__(self, array: jax.ShapeDtypeStruct, to: Sharding):
+        source = array.sharding
+        assert source is not None
         self.shape, self.sharding = array.shape, to
-        self.same = array.sharding == to
+        self.same = source.is_equivalent_to(to, len(array.shape))
         self.devices: list[Any] = []
         self._cuts: list[tuple[int, Callable[[Array], Sequence[Array]] | None]] = []
         self._joins: list[tuple[list[int], Callable[..., Array] | None]] = []
         if self.same:
             return
-        deliveries = find_route(
-            _boxes(array.sharding, array.shape), targets := _boxes(to, array.shape)
-        )
+        deliveries = find_route(_boxes(source, array.shape), targets := _boxes(to, array.shape))
         self._bind(deliveries, [device for device, _ in targets])
 
     def _bind(self, deliveries: Sequence[Delivery], devices: Sequence[Any]) -> None:
