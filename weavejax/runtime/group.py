@@ -73,6 +73,10 @@ class GroupRunner:
     def load(self, model: Model, tick: Callable[[], None] = lambda: None) -> None:
         """Read the weights of its operators and make its caches; every row is idle."""
         self.weights = load_weights(model, self.group, self.mesh, self.operators, self.dtype, tick)
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Make the caches; every row is idle."""
         rows, microbatches = self.cells.microbatch_rows, range(self.cells.microbatches)
         self.caches: dict[tuple[int, int], list[Array]] = {}
         """(first occurrence of a binding, microbatch) to its cache arrays."""
