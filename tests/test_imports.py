@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "pieces",
         (
             "weavejax.default_plans",
+            "weavejax.engine_stats",
             "weavejax.fold",
             "weavejax.plan_table",
             "weavejax.profiles",
@@ -50,6 +51,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.slots",
             "weavejax.theory",
             "weavejax.theory_terms",
+            "weavejax.workers",
+            "weavejax.workers.*",
         ),
     ),
     (
@@ -60,6 +63,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.planner.simulator",
             "weavejax.planner.steady_state",
             "weavejax.runtime.executor",
+            "weavejax.workers.executor",
         ),
     ),
     (
@@ -80,10 +84,12 @@ SIDES: dict[str, tuple[str, ...]] = {
     "planner": ("weavejax.planner",),
     "runtime": (
         "weavejax.engine",
+        "weavejax.engine_stats",
         "weavejax.runtime",
         "weavejax.sequence",
         "weavejax.serve",
         "weavejax.slots",
+        "weavejax.workers",
     ),
 }
 

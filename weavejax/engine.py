@@ -13,47 +13,32 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
+from weavejax.engine_stats import EngineStats
 from weavejax.models.loading import Model
 from weavejax.plan import Plan
 from weavejax.prompts import split_prompts
 from weavejax.request import Output, Prompt, SamplingParams, StreamChunk
-from weavejax.runtime.executor import Executor
+from weavejax.runtime.passes import PassExecutor, Rows
 from weavejax.sequence import RunningSequence, start_sequence
 from weavejax.slots import SlotTable
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineStats:
-    """Counts since the engine started."""
-
-    slots: int
-    running: int
-    waiting: int
-    requests_finished: int
-    prompt_tokens: int
-    generated_tokens: int
-    prefill_passes: int
-    decode_iterations: int
-    programs_compiled: int
-    """Of this model and context, by all engines of the process; constant while serving."""
+from weavejax.workers.failure import WorkerError
 
 
 @dataclass(frozen=True)
 class _Pending:
     """Sampled tokens on their way to the host."""
 
-    ids: jax.Array
-    logprobs: jax.Array | None
+    ids: Rows
+    logprobs: Rows | None
     rows: list[tuple[RunningSequence, int]]
 
 
 class Engine:
     """Serves one model through one plan. Made by :func:`weavejax.serve`; a context manager."""
 
-    def __init__(self, model: Model, plan: Plan, executor: Executor):
+    def __init__(self, model: Model, plan: Plan, executor: PassExecutor):
         self.model, self.plan = model, plan
         self._executor = executor
         self._slots = SlotTable(executor.cells, executor.chunks)
@@ -62,6 +47,8 @@ class Engine:
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._closed = False
+        self._unfinished: list[RunningSequence] = []
+        """Requests that were given a slot, in that order; some may have ended."""
         self._failure: str | None = None
         self._counts = dict.fromkeys(
             ("requests_finished", "prompt_tokens", "generated_tokens"), 0
@@ -136,6 +123,7 @@ class Engine:
                 sequence.end("abort", time.perf_counter(), "the engine was closed")
             self._waiting.clear()
             self._pending.clear()
+            self._executor.close()
             del self._executor
 
     def __enter__(self) -> Engine:
@@ -219,22 +207,41 @@ class Engine:
                     self._pending.append(started)
                 while len(self._pending) > (1 if started else 0):
                     self._record(self._pending.popleft())
+            except WorkerError as error:
+                if self._executor.recover(error):
+                    self._start_over()
+                else:
+                    self._fail(error)
             except BaseException as error:  # caches may be half updated, Ctrl-C included
                 self._fail(error)
                 raise
 
+    def _start_over(self) -> None:
+        """After workers were started again: caches are empty, the tokens so far are kept.
+
+        Tokens that were on their way are sampled again, as the same ones.
+        """
+        self._pending.clear()
+        self._slots = SlotTable(self._executor.cells, self._executor.chunks)
+        again = [sequence for sequence in self._unfinished if not sequence.finished]
+        self._unfinished.clear()
+        for sequence in reversed(again):
+            sequence.start_over()
+            self._waiting.appendleft(sequence)
+
     def _fail(self, error: BaseException) -> None:
         """End every request by name: nothing may wait for an engine that cannot go on."""
         self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
-        expected = [row[0] for parts in self._pending for part in parts for row in part.rows]
-        for sequence in (*self._slots.running, *self._waiting, *expected):
+        for sequence in (*self._unfinished, *self._waiting):
             sequence.end("error", time.perf_counter(), f"the engine stopped: {self._failure}")
         self._waiting.clear()
         self._pending.clear()
 
     def _admit(self) -> None:
         while self._waiting and self._slots.admit(self._waiting[0]):
-            self._counts["prompt_tokens"] += len(self._waiting.popleft().prompt)
+            sequence = self._waiting.popleft()
+            self._unfinished = [one for one in self._unfinished if not one.finished] + [sequence]
+            self._counts["prompt_tokens"] += len(sequence.prompt)
 
     def _prefill(self) -> list[_Pending]:
         started = []
@@ -263,7 +270,7 @@ class Engine:
         return started
 
     def _expect(
-        self, ids: jax.Array, logprobs: jax.Array, rows: list[tuple[RunningSequence, int]]
+        self, ids: Rows, logprobs: Rows, rows: list[tuple[RunningSequence, int]]
     ) -> _Pending:
         """Start the copy to the host and free slots whose last token is now on its way."""
         wanted = any(sequence.params.logprobs for sequence, _ in rows)

@@ -26,8 +26,10 @@ class RunningSequence:
     """Incremental detokeniser, or ``None`` without a tokenizer."""
     submitted_s: float
     slot: int | None = None
+    kept: tuple[int, ...] = ()
+    """Generated tokens that are prefilled after the prompt, since the caches were lost."""
     prefilled: int = 0
-    """Prompt tokens already given to the devices."""
+    """Of :attr:`inputs`, tokens already given to the devices."""
     dispatched: int = 0
     """Tokens whose sampling the devices have been told to do."""
     tokens: list[int] = field(default_factory=list)
@@ -45,8 +47,13 @@ class RunningSequence:
         return self.finish_reason is not None
 
     @property
+    def inputs(self) -> tuple[int, ...]:
+        """Tokens to prefill."""
+        return self.prompt + self.kept
+
+    @property
     def prefilling(self) -> bool:
-        return self.prefilled < len(self.prompt)
+        return self.prefilled < len(self.prompt) + len(self.kept)
 
     @property
     def decoding(self) -> bool:
@@ -57,6 +64,11 @@ class RunningSequence:
     def next_position(self) -> int:
         """Position of the token that the next iteration takes in."""
         return len(self.prompt) + self.dispatched - 1
+
+    def start_over(self) -> None:
+        """Wait for a slot again after the devices lost everything; generated tokens are kept."""
+        self.slot, self.prefilled, self.dispatched = None, 0, 0
+        self.kept = tuple(self.tokens)
 
     def accept(self, token: int, logprob: float | None, now_s: float) -> None:
         """Take one sampled token from the devices; later ones are ignored once finished."""

@@ -68,7 +68,7 @@ class SlotTable:
             place, cell, row = self.cells.place(sequence.slot)
             if place == microbatch and cell not in chosen:
                 chosen[cell] = (sequence, row)
-        longest = max(len(s.prompt) - s.prefilled for s, _ in chosen.values())
+        longest = max(len(s.inputs) - s.prefilled for s, _ in chosen.values())
         chunk = next((size for size in self.chunks if size >= longest), self.chunks[-1])
         return self._prefill_batch(microbatch, chosen, chunk)
 
@@ -82,14 +82,14 @@ class SlotTable:
         sampling = greedy_rows(count)
         finishing = []
         for cell, (sequence, row) in chosen.items():
-            part = sequence.prompt[sequence.prefilled : sequence.prefilled + chunk]
+            part = sequence.inputs[sequence.prefilled : sequence.prefilled + chunk]
             tokens[cell, : len(part)] = part
             starts[cell], lengths[cell], slots[cell] = sequence.prefilled, len(part), row
             _set_sampling(sampling, cell, sequence)
             sequence.prefilled += len(part)
             if not sequence.prefilling:
                 done[cell] = True
-                sequence.dispatched = 1
+                sequence.dispatched = len(sequence.kept) + 1
                 finishing.append((sequence, cell))
                 self._stale.add(microbatch)
         batch = PrefillBatch(

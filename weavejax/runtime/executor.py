@@ -112,6 +112,13 @@ class Executor:
         self.decode({microbatch: 1 for microbatch in range(self.plan.microbatches)})
         self.wait()
 
+    def recover(self, failure: BaseException) -> bool:
+        """Nothing in one process fails by itself and could be started again."""
+        return False
+
+    def close(self) -> None:
+        """Devices let go of their arrays with the last reference to this object."""
+
     def wait(self) -> None:
         """Until everything submitted has run."""
         jax.block_until_ready([[group.held, list(group.caches.values())] for group in self.groups])

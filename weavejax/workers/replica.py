@@ -1,0 +1,304 @@
+"""The loop of one worker: commands in, the schedule's actions in order, results out.
+
+The coordinator numbers the passes (prefill chunks and decode iterations). A worker executes them
+one after another by the action list of its group and hears nothing from the coordinator inside
+one. What it waits for comes from other workers and is found by (pass, boundary, microbatch,
+peer), whatever the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from weavejax.models.specs import TensorSpec
+from weavejax.runtime.batches import PrefillBatch
+from weavejax.runtime.binding import StageBinding
+from weavejax.runtime.group import GroupRunner
+from weavejax.runtime.programs import IDS
+from weavejax.runtime.sampling import RowSampling
+from weavejax.runtime.stage import StageShape
+from weavejax.schedule import Receive, Run, Schedule, Send
+from weavejax.workers.frames import Header
+from weavejax.workers.inbox import Inbox, StopReplicaError
+from weavejax.workers.links import Outlet, fetch_rows
+from weavejax.workers.progress_report import Report
+from weavejax.workers.share import RowRoute, Share
+
+Step = Callable[[], None]
+Work = tuple[tuple[int, StageShape], ...]
+
+
+class Replica:
+    """One replica of one device group.
+
+    Args:
+        runner: its weights, caches and programs.
+        schedule: of the whole plan.
+        share: which rows it holds.
+        routes: (source group, destination group) to the row routes between them.
+        outlets: connections to the workers it sends to, and ``coordinator``.
+        inbox: where commands and rows arrive.
+    """
+
+    def __init__(
+        self,
+        runner: GroupRunner,
+        schedule: Schedule,
+        share: Share,
+        routes: Mapping[tuple[int, int], Sequence[RowRoute]],
+        outlets: Mapping[str, Outlet],
+        inbox: Inbox,
+    ):
+        self._runner, self._schedule, self._share = runner, schedule, share
+        self._routes, self._outlets, self._inbox = routes, outlets, inbox
+        self._group = share.name.group
+        self._ring = len(schedule.occurrences) - 1
+        self._stages = {stage.index: stage for stage in runner.stages}
+        self._ends = {stage.last: stage for stage in runner.stages}
+        self._bound: dict[Work, list[Step]] = {}
+        self._pass = 0
+        self._due: list[deque[tuple[int, PrefillBatch | None, StageShape]]] = [
+            deque() for _ in range(schedule.microbatches)
+        ]
+        """Passes whose sampled ids have not been taken into each microbatch's input yet."""
+        self._head = lru_cache(maxsize=None)(runner.bind_head)
+        self._ids_landing = lru_cache(maxsize=None)(partial(self._bind_landing, (IDS,)))
+        self.report = Report(state="idle")
+
+    def current_report(self) -> Report:
+        """How far it is, sends included; any thread may ask."""
+        outlets = list(self._outlets.values())
+        unsent = [header for outlet in outlets if (header := outlet.waiting_for) is not None]
+        sending = min(((h["pass"], h["boundary"], h["microbatch"]) for h in unsent), default=None)
+        return replace(
+            self.report,
+            sending=None if sending is None else sending[1:],
+            steps=self.report.steps + sum(outlet.sent for outlet in outlets),
+        )
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Execute commands until told to stop."""
+        commands = {"rows": self._set_rows, "prefill": self._prefill, "decode": self._decode}
+        try:
+            while True:
+                header, arrays = self._inbox.next_command()
+                self._expect(header["pass"], after=header["do"] != "rows")
+                commands[header["do"]](header, arrays)
+                self._now(state="idle")
+        except StopReplicaError:
+            return
+
+    def _expect(self, number: int, *, after: bool) -> None:
+        """Rows apply before the pass they name; passes come in order, none twice."""
+        if number != self._pass + 1:
+            raise RuntimeError(
+                f"commands must name the next pass, {self._pass + 1} here, got {number}"
+            )
+        if after:
+            self._pass = number
+
+    def _set_rows(self, header: Header, arrays: list[np.ndarray]) -> None:
+        starts, lengths, *sampling = (self._share.mine(array) for array in arrays)
+        self._runner.set_rows(header["microbatch"], starts, lengths, RowSampling(*sampling))
+
+    def _prefill(self, header: Header, arrays: list[np.ndarray]) -> None:
+        tokens, starts, lengths, slots, done, *sampling = map(self._share.mine, arrays)
+        batch = PrefillBatch(
+            microbatch=header["microbatch"],
+            tokens=tokens,
+            starts=starts,
+            lengths=lengths,
+            slots=slots,
+            done=done,
+            sampling=RowSampling(*sampling),
+        )
+        # The prefix of the whole pass: replicas of one plan run the same programs.
+        shape = self._runner.programs.shape(tokens.shape[1], header["prefix"], prefill=True)
+        self._runner.set_chunk(batch)
+        self._execute(((batch.microbatch, shape),))
+        if header["sample"]:
+            if self._group == self._schedule.owners[-1]:
+                self._sample(batch.microbatch, shape, batch)
+            self._await_ids(batch.microbatch, shape, batch)
+
+    def _decode(self, header: Header, arrays: list[np.ndarray]) -> None:
+        shape = self._runner.programs.shape
+        prefixes = {microbatch: prefix for microbatch, prefix in header["prefixes"]}
+        self._execute(tuple((m, shape(1, prefixes[m], prefill=False)) for m in sorted(prefixes)))
+        for microbatch, prefix in prefixes.items():
+            self._runner.advance(microbatch)
+            self._await_ids(microbatch, shape(1, prefix, prefill=False), None)
+
+    def _execute(self, work: Work) -> None:
+        steps = self._bound.get(work)
+        if steps is None:
+            steps = self._bound[work] = self._bind(work)
+        for step in steps:
+            step()
+
+    def _now(self, **changes: Any) -> None:
+        self.report = replace(
+            self.report, sequence=self._pass, steps=self.report.steps + 1, **changes
+        )
+
+    # -- binding -------------------------------------------------------------------------------
+
+    def _bind(self, work: Work) -> list[Step]:
+        """The actions of this group for the microbatches of a pass, each as one call."""
+        shapes = dict(work)
+        steps: list[Step] = []
+        for action in self._schedule.group_actions(self._group):
+            microbatch, shape = action.microbatch, shapes.get(action.microbatch)
+            if shape is None:
+                continue
+            if isinstance(action, Run) and action.stage in self._stages:
+                steps.append(self._bind_run(self._stages[action.stage], microbatch, shape))
+            elif isinstance(action, Receive) and action.boundary != self._ring:
+                steps.append(self._bind_receive(action.boundary, microbatch, shape))
+            elif isinstance(action, Send) and action.boundary != self._ring:
+                steps.append(self._bind_send(self._ends[action.boundary], microbatch, shape))
+        return steps
+
+    def _bind_run(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Step:
+        run = self._runner.bind_run(stage, microbatch, shape)
+        held = self._runner.tensors(microbatch, shape)
+        keeps = self._schedule.interfaces[stage.last] or stage.head is not None
+        forgets = () if keeps else stage.forgets
+        takes_ids = stage.embed is not None and not shape.prefill
+        samples = stage.head is not None and not shape.prefill
+
+        def step() -> None:
+            self._now(state="running", stage=stage.index, microbatch=microbatch, boundary=None)
+            if takes_ids:
+                self._take_ids(microbatch)
+            run()
+            for name in forgets:
+                held.pop(name, None)
+            if samples:
+                self._sample(microbatch, shape, None)
+
+        return step
+
+    def _bind_receive(self, boundary: int, microbatch: int, shape: StageShape) -> Step:
+        tensors = self._schedule.interfaces[boundary]
+        land = self._bind_landing(tensors, shape)
+        source = self._schedule.owners[boundary]
+        held = self._runner.tensors(microbatch, shape)
+        names = [tensor.name for tensor in tensors]
+
+        def step() -> None:
+            for name, value in zip(names, land(boundary, microbatch, self._pass), strict=True):
+                held[name] = value
+
+        self._sources(source)  # a missing route shows at once
+        return step
+
+    def _bind_send(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Step:
+        boundary = stage.last
+        names = [tensor.name for tensor in self._schedule.interfaces[boundary]]
+        held, forgets = self._runner.tensors(microbatch, shape), stage.forgets
+        routes = self._destinations(self._schedule.owners[boundary + 1])
+
+        def step() -> None:
+            self._send([held[name] for name in names], routes, boundary, microbatch)
+            for name in forgets:
+                held.pop(name, None)
+
+        return step
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def _sources(self, group: int) -> list[RowRoute]:
+        return [r for r in self._routes[group, self._group] if r.destination == self._share.name]
+
+    def _destinations(self, group: int) -> list[RowRoute]:
+        return [r for r in self._routes[self._group, group] if r.source == self._share.name]
+
+    def _bind_landing(
+        self, tensors: Sequence[TensorSpec], shape: StageShape
+    ) -> Callable[[int, int, int], list[jax.Array]]:
+        """A function that waits for the rows of a boundary and places them on the devices."""
+        shardings = [self._runner.wire(tensor, shape).sharding for tensor in tensors]
+        assert all(sharding is not None for sharding in shardings)
+        # One device needs no mesh, and naming it costs the host as much as the copy.
+        targets = [
+            next(iter(s.device_set)) if s is not None and len(s.device_set) == 1 else s
+            for s in shardings
+        ]
+
+        def land(boundary: int, microbatch: int, number: int) -> list[jax.Array]:
+            parts = []
+            for route in self._sources(self._schedule.owners[boundary]):
+                key = (number, boundary, microbatch, str(route.source))
+                if not self._inbox.has_rows(key):
+                    self._now(
+                        state="waiting",
+                        boundary=boundary,
+                        microbatch=microbatch,
+                        peer=str(route.source),
+                    )
+                parts.append(self._inbox.rows(key))
+            self._now(state="running", boundary=None, peer=None)
+            joined = (
+                parts[0]
+                if len(parts) == 1
+                else [np.concatenate(p) for p in zip(*parts, strict=True)]
+            )
+            return jax.device_put(joined, targets)
+
+        return land
+
+    def _send(
+        self,
+        arrays: Sequence[jax.Array],
+        routes: Sequence[RowRoute],
+        boundary: int,
+        microbatch: int,
+    ) -> None:
+        header = {"pass": self._pass, "boundary": boundary, "microbatch": microbatch}
+        for route in routes:
+            outlet = self._outlets[str(route.destination)]
+            outlet.put(header, lambda route=route: fetch_rows(arrays, route.rows))
+
+    # -- sampled ids ---------------------------------------------------------------------------
+
+    def _sample(self, microbatch: int, shape: StageShape, batch: PrefillBatch | None) -> None:
+        """Sample; the ids go to the coordinator and to the first group."""
+        ids, logprobs = self._head(microbatch, shape)()
+        header = {"pass": self._pass, "boundary": self._ring, "microbatch": microbatch}
+        self._outlets["coordinator"].put(header, lambda: [np.asarray(ids), np.asarray(logprobs)])
+        first = self._schedule.owners[0]
+        if self._group == first:
+            self._accept_ids(microbatch, shape, batch, ids)
+        else:
+            self._send([ids], self._destinations(first), self._ring, microbatch)
+
+    def _await_ids(self, microbatch: int, shape: StageShape, batch: PrefillBatch | None) -> None:
+        """Note that a pass's ids will come from the last group; they are taken when needed."""
+        if self._group == self._schedule.owners[0] != self._schedule.owners[-1]:
+            self._due[microbatch].append((self._pass, batch, shape))
+
+    def _take_ids(self, microbatch: int) -> None:
+        """Take in the ids that earlier passes sampled for a microbatch, in their order."""
+        due = self._due[microbatch]
+        while due:
+            number, batch, shape = due.popleft()
+            [ids] = self._ids_landing(shape)(self._ring, microbatch, number)
+            self._accept_ids(microbatch, shape, batch, ids)
+
+    def _accept_ids(
+        self, microbatch: int, shape: StageShape, batch: PrefillBatch | None, ids: jax.Array
+    ) -> None:
+        if batch is None:
+            self._runner.held[microbatch]["ids"] = ids
+        else:
+            self._runner.merge_ids(batch, shape, ids)
