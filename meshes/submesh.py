@@ -53,6 +53,17 @@ def group_meshes(
     return tuple(meshes)
 
 
+def share_hardware(meshes: Sequence[Mesh]) -> bool:
+    """Whether groups compute on the same hardware, one after the other.
+
+    They do on a device they share, and on virtual devices of one CPU, which share its cores.
+    """
+    devices = [set(mesh.devices.flat) for mesh in meshes]
+    if len(devices) == 1 or meshes[0].devices.flat[0].platform == "cpu":
+        return True
+    return any(a & b for index, a in enumerate(devices) for b in devices[:index])
+
+
 def _advice(kind: str, needed: int, oversubscribe: bool) -> str:
     share = "" if oversubscribe else ", or let groups share devices with oversubscribe=True"
     if kind != "cpu":

@@ -158,6 +158,9 @@ class Profile:
         whole = self.lookup(group.device).timed(operator, group)
         if whole is not None:
             times_s, inside = whole.at(batches, context, microbatches=self._microbatches)
+            if operator.layer is not None:  # timed as a stage of its own
+                overhead_s = self.stage_overheads_s.get(group.device, 0.0)
+                times_s = np.maximum(times_s - overhead_s, 0.0)
             return times_s, np.where(inside, MEASURED, DERIVED)
         parts = [answer for _, answer in self._kernels(operator, group, batches, context)]
         if not parts:

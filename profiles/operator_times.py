@@ -2,7 +2,7 @@
 
 A kernel table answers for any model with its shapes; these answer for the operator that was
 timed, everything it does included, under the parallelism it was timed with. What is timed is a
-program of one operator as it runs inside a model's decode iteration.
+stage of that one operator as it runs inside a model's decode iteration.
 """
 
 from __future__ import annotations

@@ -205,7 +205,8 @@ class DeviceProfile:
     operators: Mapping[str, OperatorTimes] = field(default_factory=dict)
     """operators timed whole, by :func:`weavejax.profiles.operator_key.operator_key`"""
     stage_overhead_s: float = 0.0
-    """fixed seconds of every execution of a stage, beside those of its operators"""
+    """fixed seconds of every execution of a stage; the times of ``operators`` hold it once each,
+    since each was a stage of its own"""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """free text about the measurement: date, jax version, device kind, driver"""
 

@@ -104,10 +104,11 @@ def test_a_timed_operator_answers_before_the_kernels_do():
     core = operator_sequence(CONFIG)[2]
     known = profile(**{operator_key(core, GROUP): times()})
     assert known.operator_time_s(core, GROUP, 2, 64).source == "measured"
-    assert known.operator_time_s(core, GROUP, 2, 64).time_s == pytest.approx(3e-3)
+    # it was timed as a stage of its own, so it holds the overhead of a stage once
+    assert known.operator_time_s(core, GROUP, 2, 64).time_s == pytest.approx(3e-3 - 2e-4)
     assert known.operator_time_s(core, GROUP, 9, 64).source == "derived"
     assert known.with_microbatches(2).operator_time_s(core, GROUP, 2, 64).time_s == pytest.approx(
-        0.75 * 3e-3
+        0.75 * 3e-3 - 2e-4
     )
     assert known.with_microbatches(1) is known
     wide = DeviceGroup(device="cpu", tensor_parallel=2, resident_batch=8)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from weavejax.request import Output, Prompt, SamplingParams, StreamChunk
 from weavejax.runtime.passes import PassExecutor, Rows
 from weavejax.sequence import RunningSequence, start_sequence
 from weavejax.slots import SlotTable
+from weavejax.trace import Trace, trace_executor
 from weavejax.workers.failure import WorkerError
 
 
@@ -101,6 +103,12 @@ class Engine:
     def executed_plan(self) -> Plan:
         """The plan as it runs: :attr:`plan`, folded where its groups share too few devices."""
         return self._executor.plan
+
+    def trace(self) -> AbstractContextManager[Trace]:
+        """Follow every action while a ``with`` block runs: see :class:`weavejax.trace.Trace`."""
+        with self._lock:
+            self._check_open()
+            return trace_executor(self._executor, self._lock)
 
     def stats(self) -> EngineStats:
         """Counts since the engine started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import jax
@@ -12,7 +13,13 @@ from rich.table import Table
 from weavejax.bench import bench_decode, bench_throughput, load_requests, random_requests
 from weavejax.bench.decode import DecodePoint
 from weavejax.bench.throughput import ThroughputResult
-from weavejax.cli.common import add_cpu_devices, output_console, set_cpu_devices, user_errors
+from weavejax.cli.common import (
+    add_cpu_devices,
+    check_output,
+    output_console,
+    set_cpu_devices,
+    user_errors,
+)
 from weavejax.default_plans import default_plan
 from weavejax.models.loading import load_model
 from weavejax.progress import show_progress
@@ -41,6 +48,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
             kind.add_argument("--dataset", metavar="FILE", help="JSON lines with prompts")
             kind.add_argument("--slots", type=int, default=8)
             kind.add_argument("--context", type=int, metavar="TOKENS")
+            kind.add_argument("--trace", metavar="FILE", help="write the spans for Perfetto")
         else:
             kind.add_argument("--batch", type=int, nargs="+", default=(1, 8, 32), metavar="N")
             kind.add_argument("--context", type=int, nargs="+", default=(128,), metavar="TOKENS")
@@ -57,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _throughput(options: argparse.Namespace) -> int:
+    check_output(options.trace)
     with user_errors():
         model = _model(options)
         if options.dataset:
@@ -71,8 +80,11 @@ def _throughput(options: argparse.Namespace) -> int:
             )
         context = options.context or int(2 * (options.input_len + options.output_len))
         engine = serve(model, options.plan, slots=options.slots, context=context)
-    with engine, show_progress() as report:
+    with engine, show_progress() as report, ExitStack() as tracing:
+        trace = tracing.enter_context(engine.trace()) if options.trace else None
         result = bench_throughput(engine, requests, progress=report)
+    if trace is not None:
+        trace.save(options.trace)
     if options.json:
         print(json.dumps(result.to_dict()))
     else:

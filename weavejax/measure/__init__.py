@@ -1,0 +1,1 @@
+"""Predicted beside measured: timing operators, validating plans, checking what they compute."""

@@ -1,0 +1,237 @@
+"""Timing operators as they run inside a decode iteration.
+
+Three walks over the whole model alternate, each with every weight, cache and position of a real
+iteration: stages of one operator waited for one by one; the same without waiting; and longer
+stages without waiting. The first tells the operators apart, the second says what an operator
+costs as a stage of its own, the third what a stage costs beside its operators. Two microbatches
+follow each other through every stage, since the second may find the weights in a cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from weavejax.measure.windows import bind_windows
+from weavejax.models.loading import Model
+from weavejax.models.sequence import operator_sequence
+from weavejax.plan import DeviceGroup
+from weavejax.profiles.operator_key import operator_key
+from weavejax.runtime.batches import greedy_rows
+from weavejax.runtime.binding import StageBinding
+from weavejax.runtime.cells import Cells
+from weavejax.runtime.group import GroupRunner
+from weavejax.runtime.memory import Weights
+from weavejax.runtime.programs import shared_programs
+
+MICROBATCHES = 2
+WINDOWS = (1, 2, 8)
+"""Lengths of the stages that are walked: one operator, half a layer, two layers."""
+Bound = list[tuple[int, Callable[[], Sequence[Any]]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What one grid point measured."""
+
+    time_s: dict[str, tuple[float, float]]
+    """operator key to seconds as a stage of its own: first microbatch, next microbatch"""
+    spread: dict[str, float]
+    stage_overhead_s: float
+    """what a longer stage saves for every boundary it does not have"""
+    residual: float
+    """largest relative error of a walk's time under these"""
+
+
+class Calibrator:
+    """Times every operator of a model at one number of rows and one context.
+
+    Args:
+        model: what to time.
+        group: parallelism; one replica of it holds ``rows`` rows of each microbatch.
+        mesh: devices of one replica.
+        rows: of a microbatch.
+        context: capacity of the caches, and where every row stands.
+        dtype: of weights and caches.
+        weights: of an earlier calibrator of the same model, parallelism and mesh.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        group: DeviceGroup,
+        mesh: Mesh,
+        *,
+        rows: int,
+        context: int,
+        dtype: str,
+        weights: Weights | None = None,
+    ) -> None:
+        self.rows, self.context = rows, context
+        cells = Cells(
+            group.attention_data_parallel, rows // group.attention_data_parallel, MICROBATCHES
+        )
+        config, parallelism = model.config, group.parallelism
+        per_length, base = [], 0
+        for length in WINDOWS:
+            per_length.append(bind_windows(config, parallelism, length, base=base))
+            base += len(per_length[-1])
+        self.runner = GroupRunner(
+            group,
+            [stage for stages in per_length for stage in stages],
+            mesh,
+            cells,
+            shared_programs(config, context, dtype),
+            (1,),
+        )
+        if weights is None:
+            self.runner.load(model)
+        else:
+            self.runner.weights = weights
+            self.runner.allocate()
+        self.walks = [self._bind(stages) for stages in per_length]
+        specs = {op.index: op for op in operator_sequence(config)}
+        singles = per_length[0]
+        self.keys = [operator_key(specs[stage.operators[0].index], group) for stage in singles]
+        ends = (singles[0].embed, singles[-1].head)
+        self.end_keys = [operator_key(specs[op.index], group) for op in ends if op is not None]
+        self._samples = _Samples()
+
+    @property
+    def weights(self) -> Weights:
+        return self.runner.weights
+
+    def sample(self, iterations: int = 2) -> None:
+        """Walk each way once more; alternate this between calibrators and plans."""
+        for number, walk in enumerate(self.walks):
+            self._reset(iterations + 1)
+            self._walk(walk)
+            jax.block_until_ready(self.runner.held)
+            start = time.perf_counter()
+            for _ in range(iterations):
+                self._walk(walk)
+            jax.block_until_ready(self.runner.held)
+            self._samples.walk_s[number].append((time.perf_counter() - start) / iterations)
+        self._samples.steps_s.append(self._stepwise(self.walks[0]))
+
+    def point(self) -> Point:
+        """What all samples so far say."""
+        counts = [len(walk.body) for walk in self.walks]
+        return _solve(self._samples, counts, self.keys, self.end_keys)
+
+    # -- walking -------------------------------------------------------------------------------
+
+    def _bind(self, stages: Sequence[StageBinding]) -> _Walk:
+        shape = self.runner.programs.shape(1, self.context, prefill=False)
+        body, heads = [], []
+        for stage in stages:
+            for microbatch in range(MICROBATCHES):
+                call = self.runner.bind_run(stage, microbatch, shape)
+                body.append(_forgetting(call, self.runner.held[microbatch], stage.forgets))
+                if stage.head is not None:
+                    heads.append(self.runner.bind_head(microbatch, shape))
+        return _Walk(body=body, heads=heads)
+
+    def _walk(self, walk: _Walk) -> None:
+        for call in walk.body:
+            call()
+        for microbatch, head in enumerate(walk.heads):
+            self.runner.held[microbatch]["ids"] = head()[0]
+            self.runner.advance(microbatch)
+
+    def _stepwise(self, walk: _Walk) -> np.ndarray:
+        """Seconds of every call, each waited for: ``[stages + 1, microbatches]``, head last."""
+        self._reset(2)
+        self._walk(walk)
+        jax.block_until_ready(self.runner.held)
+        seconds = []
+        for call in walk.body:
+            start = time.perf_counter()
+            jax.block_until_ready(call()[0])
+            seconds.append(time.perf_counter() - start)
+        for microbatch, head in enumerate(walk.heads):
+            start = time.perf_counter()
+            self.runner.held[microbatch]["ids"] = jax.block_until_ready(head()[0])
+            seconds.append(time.perf_counter() - start)
+            self.runner.advance(microbatch)
+        return np.array(seconds).reshape(-1, MICROBATCHES)
+
+    def _reset(self, iterations: int) -> None:
+        """Every row active, so that the last of the iterations fills the context."""
+        ones = np.ones(self.rows, np.int32)
+        start = ones * max(0, self.context - iterations - 1)
+        for microbatch in range(MICROBATCHES):
+            self.runner.set_rows(microbatch, start, ones, greedy_rows(self.rows))
+
+
+@dataclass(frozen=True)
+class _Walk:
+    body: list[Callable[[], Sequence[Any]]]
+    """Stage-major: every stage for each microbatch."""
+    heads: list[Callable[[], Sequence[Any]]]
+
+
+@dataclass
+class _Samples:
+    walk_s: list[list[float]] = field(default_factory=lambda: [[] for _ in WINDOWS])
+    steps_s: list[np.ndarray] = field(default_factory=list)
+
+
+def _forgetting(
+    call: Callable[[], Sequence[Any]], held: dict[str, Any], names: Sequence[str]
+) -> Callable[[], Sequence[Any]]:
+    """A stage that lets go of what nothing reads later, as the executor's do."""
+
+    def run() -> Sequence[Any]:
+        results = call()
+        for name in names:
+            held.pop(name, None)
+        return results
+
+    return run
+
+
+def _solve(
+    samples: _Samples, counts: Sequence[int], keys: Sequence[str], end_keys: Sequence[str]
+) -> Point:
+    """Medians of the samples to seconds per operator and per stage.
+
+    With ``n`` stages a walk takes ``a + n * overhead``: a line through the lengths of
+    :data:`WINDOWS`. Waiting for every call costs the same for each, and that is taken off again.
+    """
+    walk_s = np.array([np.median(times) for times in samples.walk_s])
+    stages = np.array(counts, dtype=float)
+    slope, _ = np.polyfit(stages, walk_s, 1)
+    overhead = max(float(slope), 0.0)
+    every = np.array(samples.steps_s)  # [samples, stages + 1, microbatches]
+    waiting = (np.median(every.sum((1, 2))) - walk_s[0]) / every[0].size
+    embed_key, head_key = end_keys
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    time_s, spread = {}, {}
+    for key, where in places.items():
+        inner = [place for place in where if place > 0] or where  # the first call embeds too
+        by_sample = every[:, inner].mean(1)
+        mean = np.median(by_sample, axis=0) - waiting
+        time_s[key] = tuple(float(max(value, 1e-9)) for value in mean)
+        low, middle, high = np.percentile(by_sample.mean(1), (25, 50, 75))
+        spread[key] = float((high - low) / middle)
+    embed = np.median(every[:, 0], axis=0) - waiting - np.array(time_s[keys[0]])
+    head = np.median(every[:, -1], axis=0) - waiting
+    for key, values in ((embed_key, embed), (head_key, head)):
+        time_s[key] = tuple(float(max(value, 1e-9)) for value in values)
+        spread[key] = spread[keys[0]]
+    line = walk_s[0] + overhead * (stages - stages[0])
+    return Point(
+        time_s=time_s,
+        spread=spread,
+        stage_overhead_s=overhead,
+        residual=float(np.abs(line / walk_s - 1).max()),
+    )

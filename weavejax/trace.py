@@ -1,0 +1,228 @@
+"""Tracing a running plan: spans of what every group did, in the type the simulator uses.
+
+The host loop never waits. It hands every action it has submitted to a :class:`Recorder`, where one
+thread per group waits for the results in order and stamps the moment each is there. A span ends at
+that moment; it begins when the last of four things had happened: the action was submitted, its
+microbatch had arrived, and the group and whatever it computes on were free.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import jax
+from jax.sharding import Mesh
+
+from weavejax.meshes.submesh import share_hardware
+from weavejax.schedule import Action, Run, Schedule
+from weavejax.span import Span, write_chrome_trace
+
+Work = Literal["stage", "head", "move"]
+Array = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One action as it was observed."""
+
+    group: int
+    work: Work
+    index: int
+    """Stage occurrence, or the one before the boundary."""
+    microbatch: int
+    iteration: int
+    prefill: bool
+    submitted_s: float
+    done_s: float
+
+    @property
+    def name(self) -> str:
+        """As the simulator calls it: ``run stage 3 mb0``."""
+        what = {"stage": f"run stage {self.index}", "head": "run head"}.get(
+            self.work, f"send boundary {self.index}"
+        )
+        return f"{'prefill ' * self.prefill}{what} mb{self.microbatch}"
+
+
+class Traceable(Protocol):
+    """What a trace needs of an executor."""
+
+    observer: Callable[[int, Action, Sequence[Array]], None] | None
+    meshes: Sequence[Mesh]
+    schedule: Schedule
+
+
+class Recorder:
+    """Follows an executor's actions: its ``observer`` while a trace runs."""
+
+    def __init__(self, groups: int) -> None:
+        self._queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(groups)]
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self._records: list[list[Record]] = [[] for _ in range(groups)]
+        self._threads = [
+            threading.Thread(target=self._watch, args=(group,), daemon=True)
+            for group in range(groups)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __call__(self, group: int, action: Action, arrays: Sequence[Array]) -> None:
+        """Note an action that was just submitted and what it will produce."""
+        # The first result only: a stage's last ones are caches, which the next iteration consumes.
+        now_s, first = time.perf_counter(), arrays[0]
+        is_run = isinstance(action, Run)
+        if is_run:
+            work = "head" if first.ndim == 1 else "stage"
+            index = action.stage
+        else:
+            work, index = "move", action.boundary
+        prefill = first.ndim > 1 and first.shape[1] > 1
+        key = (group, work, index, action.microbatch, prefill)
+        iteration = self._seen[key] = self._seen.get(key, -1) + 1
+        self._queues[group].put((work, index, action.microbatch, iteration, prefill, now_s, first))
+
+    def stop(self) -> list[Record]:
+        """Wait for everything submitted; the records in the order they were done."""
+        for waiting in self._queues:
+            waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        return sorted((r for records in self._records for r in records), key=lambda r: r.done_s)
+
+    def _watch(self, group: int) -> None:
+        take, add = self._queues[group].get, self._records[group].append
+        while (entry := take()) is not None:
+            work, index, microbatch, iteration, prefill, submitted_s, array = entry
+            record = Record(
+                group=group,
+                work=work,
+                index=index,
+                microbatch=microbatch,
+                iteration=iteration,
+                prefill=prefill,
+                submitted_s=submitted_s,
+                done_s=0.0,
+            )
+            with jax.profiler.TraceAnnotation(record.name):
+                array.block_until_ready()
+            add(replace(record, done_s=time.perf_counter()))
+            del entry, array  # or the buffer lives until the next action is there
+
+
+class Trace:
+    """What :meth:`weavejax.engine.Engine.trace` yields; it has its spans when the block ends.
+
+    Examples:
+        >>> import weavejax as wj
+        >>> model = wj.load_model("llama-3.1-8b", random_weights=True, scale="tiny")
+        >>> with wj.serve(model, "afd", slots=2, context=32, prefill_chunks=(8,)) as engine:
+        ...     with engine.trace() as trace:
+        ...         _ = engine.generate([[1, 2, 3]], wj.SamplingParams(max_tokens=4))
+        >>> sorted({span.kind for span in trace.spans if span.group == 0})
+        ['compute', 'idle', 'receive', 'send']
+    """
+
+    def __init__(self) -> None:
+        self.spans: tuple[Span, ...] = ()
+
+    def save(self, path: str | Path) -> None:
+        """Write the spans for https://ui.perfetto.dev."""
+        write_chrome_trace(path, self.spans)
+
+
+@contextmanager
+def trace_executor(executor: Traceable, lock: AbstractContextManager[Any]) -> Iterator[Trace]:
+    """Follow every action of an executor while the block runs.
+
+    The spans are those of compute, send, receive and idle, of every group and microbatch. In a
+    :mod:`jax.profiler` trace of the same time they are annotations of the same names.
+
+    Args:
+        executor: what to follow.
+        lock: held while its iterations run.
+
+    Raises:
+        RuntimeError: a trace already runs.
+    """
+    with lock:
+        if executor.observer is not None:
+            raise RuntimeError("a trace of this engine already runs; end it first")
+        recorder = executor.observer = Recorder(len(executor.meshes))
+    trace = Trace()
+    try:
+        yield trace
+    finally:
+        with lock:
+            executor.observer = None
+        shared = share_hardware(executor.meshes)
+        trace.spans = spans_of(recorder.stop(), executor.schedule.owners, shared=shared)
+
+
+def spans_of(records: Iterable[Record], owners: Sequence[int], *, shared: bool) -> tuple[Span, ...]:
+    """Spans of compute, moves at both ends, and idle time between computing.
+
+    Args:
+        records: of :meth:`Recorder.stop`.
+        owners: group of each stage occurrence.
+        shared: the groups compute on the same cores, one after the other, so that an action of
+            one cannot have begun before the last one of any was done.
+
+    Returns:
+        In order of their start, in seconds from the first submission.
+    """
+    records = sorted(records, key=lambda record: record.done_s)
+    origin_s = min((record.submitted_s for record in records), default=0.0)
+    arrived: dict[int, float] = {}
+    free: dict[Any, float] = {}
+    spans: list[Span] = []
+    for record in records:
+        lane = 0 if shared else (record.group, record.work == "move")
+        start_s = max(record.submitted_s, arrived.get(record.microbatch, 0), free.get(lane, 0))
+        start_s = min(start_s, record.done_s)
+        arrived[record.microbatch] = free[lane] = record.done_s
+        whole = Span(
+            name=record.name,
+            kind="compute",
+            group=record.group,
+            start_s=start_s - origin_s,
+            end_s=record.done_s - origin_s,
+            microbatch=record.microbatch,
+            occurrence=record.index,
+            iteration=record.iteration,
+        )
+        target = owners[(record.index + 1) % len(owners)]
+        if record.work != "move":
+            spans.append(whole)
+        elif target != record.group:
+            there = record.name.replace("send", "receive")
+            spans.append(replace(whole, kind="send"))
+            spans.append(replace(whole, kind="receive", name=there, group=target))
+    return tuple(sorted([*spans, *_idle(spans)], key=lambda s: (s.start_s, s.end_s, s.group)))
+
+
+def _idle(spans: Sequence[Span]) -> list[Span]:
+    """The gaps between a group's computations, from the first one of all to the last."""
+    computing = sorted((s for s in spans if s.kind == "compute"), key=lambda s: s.start_s)
+    first = min((span.start_s for span in computing), default=0.0)
+    last = max((span.end_s for span in computing), default=0.0)
+    gaps = []
+    for group in sorted({span.group for span in computing}):
+        mine = [span for span in computing if span.group == group]
+        ends = [first]
+        for span in mine:
+            ends.append(max(ends[-1], span.end_s))
+        starts = [*(span.start_s for span in mine), last]
+        iterations = [*(span.iteration for span in mine), mine[-1].iteration]
+        gaps += [
+            Span(name="idle", kind="idle", group=group, start_s=a, end_s=b, iteration=iteration)
+            for a, b, iteration in zip(ends, starts, iterations, strict=True)
+            if b > a
+        ]
+    return gaps
