@@ -18,6 +18,7 @@ from weavejax.cli import (
     reproduce,
     simulate,
     sweep,
+    validate,
     whatif,
 )
 from weavejax.cli.common import UsageError
@@ -32,6 +33,7 @@ COMMANDS = (
     whatif,
     simulate,
     profile,
+    validate,
     bench,
     convert,
     reproduce,
