@@ -29,6 +29,8 @@ from weavejax.schedule import Schedule, build_schedule
 from weavejax.serve import serve
 from weavejax.span import Span, chrome_trace, write_chrome_trace
 from weavejax.workbench import Table, compare, sweep
+from weavejax.workers.failure import WorkerError
+from weavejax.workers.options import WorkerOptions
 
 __version__ = "0.1.0"
 
@@ -54,6 +56,8 @@ __all__ = [
     "StreamChunk",
     "Table",
     "Template",
+    "WorkerError",
+    "WorkerOptions",
     "Workload",
     "build_schedule",
     "chrome_trace",

@@ -21,6 +21,7 @@ from weavejax.models.loading import Model
 from weavejax.plan import Plan
 from weavejax.prompts import split_prompts
 from weavejax.request import Output, Prompt, SamplingParams, StreamChunk
+from weavejax.runtime.executor import Executor
 from weavejax.runtime.passes import PassExecutor, Rows
 from weavejax.sequence import RunningSequence, start_sequence
 from weavejax.slots import SlotTable
@@ -100,6 +101,11 @@ class Engine:
         return self._stream(sequences)
 
     @property
+    def executor(self) -> PassExecutor:
+        """What runs the passes."""
+        return self._executor
+
+    @property
     def executed_plan(self) -> Plan:
         """The plan as it runs: :attr:`plan`, folded where its groups share too few devices."""
         return self._executor.plan
@@ -108,6 +114,8 @@ class Engine:
         """Follow every action while a ``with`` block runs: see :class:`weavejax.trace.Trace`."""
         with self._lock:
             self._check_open()
+            if not isinstance(self._executor, Executor):
+                raise ValueError("a trace follows groups inside this process, got worker processes")
             return trace_executor(self._executor, self._lock)
 
     def stats(self) -> EngineStats:
@@ -176,7 +184,7 @@ class Engine:
         try:
             while open_ones:
                 with self._lock:
-                    chunks = [chunk for s in open_ones if (chunk := _chunk(s)) is not None]
+                    chunks = [chunk for s in open_ones if (chunk := s.next_chunk()) is not None]
                     open_ones = [s for s in open_ones if not s.finished]
                     if not chunks:
                         self._check_open()
@@ -305,11 +313,3 @@ class Engine:
                 if sequence.finished:
                     self._counts["requests_finished"] += 1
                     self._slots.release(sequence)
-
-
-def _chunk(sequence: RunningSequence) -> StreamChunk | None:
-    text, tokens = sequence.fresh()
-    if not (text or tokens or sequence.finished):
-        return None
-    output = sequence.output() if sequence.finished else None
-    return StreamChunk(index=sequence.index, text=text, token_ids=tokens, output=output)

@@ -8,7 +8,7 @@ from typing import Any
 
 from weavejax.models.loading import Model
 from weavejax.prompts import prompt_token_ids
-from weavejax.request import FinishReason, Output, Prompt, SamplingParams
+from weavejax.request import FinishReason, Output, Prompt, SamplingParams, StreamChunk
 
 
 @dataclass(eq=False)
@@ -118,6 +118,14 @@ class RunningSequence:
         self.emitted_text = max(end, self.emitted_text)
         self.emitted_tokens = len(self.tokens)
         return text, tokens
+
+    def next_chunk(self) -> StreamChunk | None:
+        """What is not handed out yet, with the whole result once finished; ``None`` if nothing."""
+        text, tokens = self.fresh()
+        if not (text or tokens or self.finished):
+            return None
+        output = self.output() if self.finished else None
+        return StreamChunk(index=self.index, text=text, token_ids=tokens, output=output)
 
     def output(self) -> Output:
         """The result as it stands."""

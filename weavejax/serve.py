@@ -16,6 +16,9 @@ from weavejax.models.loading import Model, load_model
 from weavejax.plan import Plan, PlanError
 from weavejax.progress import show_progress
 from weavejax.runtime.executor import Executor
+from weavejax.workers.backends import Backend, make_launcher, start_workers
+from weavejax.workers.launch import Launcher
+from weavejax.workers.options import WorkerOptions
 
 if TYPE_CHECKING:
     from jaxlib._jax import Device
@@ -32,6 +35,9 @@ def serve(
     context: int | None = None,
     prefill_chunks: Sequence[int] = (16, 128),
     progress: bool | None = None,
+    backend: Backend | Launcher = "in-process",
+    address: str | None = None,
+    workers: WorkerOptions | None = None,
 ) -> Engine:
     """Place a model on devices as a plan says, compile its stages and return the engine.
 
@@ -48,9 +54,15 @@ def serve(
         context: tokens a slot holds, for a default plan.
         prefill_chunks: token counts that prompts are cut into; one program each.
         progress: show progress bars; by default on a terminal only.
+        backend: where device groups run. ``in-process``: on this process's devices, ``devices``.
+            ``processes``: every replica in a process of its own on this machine's CPU.
+            ``ray``: the same, on the nodes of a Ray cluster (see ``docs/cluster.md``).
+        address: of a running Ray cluster; by default one is started on this machine.
+        workers: how processes are watched and started again.
 
     Raises:
         PlanError: the plan does not fit the model or the devices; the message says the rule.
+        WorkerError: a worker could not be started; the message says which and why.
 
     Examples:
         >>> import weavejax as wj
@@ -63,6 +75,22 @@ def serve(
     if isinstance(model, (str, Path)):
         model = load_model(model)
     _check_arguments(model, devices, prefill_chunks)
+    if backend != "in-process":
+        if devices is not None or oversubscribe is not None:
+            raise ValueError(
+                "devices and oversubscribe place groups inside this process; workers have devices "
+                f"of their own, got them with backend={backend!r}"
+            )
+        if isinstance(plan, str) and plan in TEMPLATES:
+            count = TEMPLATES[plan].num_stages
+            plan = default_plan(model.config, plan, devices=count, slots=slots, context=context)
+        plan = _as_plan(plan)
+        launcher = make_launcher(backend, address, workers)
+        return Engine(
+            model, plan, start_workers(model, plan, launcher, dtype, prefill_chunks, workers)
+        )
+    if address is not None or workers is not None:
+        raise ValueError('address and workers need backend="ray" or "processes", got neither')
     available = list(jax.devices() if devices is None else devices)
     share = bool(oversubscribe)
     if isinstance(plan, str) and plan in TEMPLATES:
@@ -73,10 +101,7 @@ def serve(
         plan = default_plan(
             model.config, plan, devices=count, device=kind, slots=slots, context=context
         )
-    elif isinstance(plan, (str, os.PathLike)):
-        plan = _load_plan(plan)
-    if not isinstance(plan, Plan):
-        raise TypeError(f"plan must be a Plan, a policy or a plan file, got {plan!r}")
+    plan = _as_plan(plan)
     with show_progress(progress) as report:
         executor = Executor(
             model,
@@ -88,6 +113,14 @@ def serve(
             progress=report,
         )
     return Engine(model, plan, executor)
+
+
+def _as_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
+    if isinstance(plan, (str, os.PathLike)):
+        plan = _load_plan(plan)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, a policy or a plan file, got {plan!r}")
+    return plan
 
 
 def _load_plan(plan: str | os.PathLike[str]) -> Plan:

@@ -55,8 +55,10 @@ class Traceable(Protocol):
     """What a trace needs of an executor."""
 
     observer: Callable[[int, Action, Sequence[Array]], None] | None
-    meshes: Sequence[Mesh]
     schedule: Schedule
+
+    @property
+    def meshes(self) -> Sequence[Mesh]: ...
 
 
 class Recorder:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from weavejax.cli.backend import add_backend, backend_settings
 from weavejax.cli.common import add_cpu_devices, set_cpu_devices, user_errors
 from weavejax.engine import Engine
 from weavejax.models.loading import load_model
@@ -57,6 +58,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     add_cpu_devices(parser)
+    add_backend(parser, default="in-process", choices=("in-process", "processes", "ray"))
     return parser
 
 
@@ -83,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
             oversubscribe=options.oversubscribe,
             slots=options.slots,
             context=options.context,
+            **backend_settings(options),
         )
     with engine:
         if options.json:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from weavejax.cli import (
     bench,
+    cluster_check,
     compare,
     convert,
     demo,
@@ -16,6 +17,7 @@ from weavejax.cli import (
     plan,
     profile,
     reproduce,
+    serve_cluster,
     simulate,
     sweep,
     validate,
@@ -25,6 +27,7 @@ from weavejax.cli.common import UsageError
 
 COMMANDS = (
     generate,
+    serve_cluster,
     demo,
     plan,
     explain,
@@ -35,6 +38,7 @@ COMMANDS = (
     profile,
     validate,
     bench,
+    cluster_check,
     convert,
     reproduce,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,14 +14,13 @@ from weavejax.runtime.sampling import RowSampling
 
 
 class Rows(Protocol):
-    """Values of rows that may still be computed: a device array, or rows from a worker."""
+    """Values of rows that may still be computed: a device array, or rows from a worker.
 
-    def copy_to_host_async(self) -> None:
+    ``numpy.asarray`` waits for them.
+    """
+
+    def copy_to_host_async(self) -> Any:
         """Begin to fetch the values."""
-        ...
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Wait for the values."""
         ...
 
 
@@ -53,7 +53,7 @@ class PassExecutor(Protocol):
         """Run one chunk of prompts; ids and log-probabilities when a prompt ends in it."""
         ...
 
-    def decode(self, prefixes: dict[int, int]) -> dict[int, tuple[Rows, Rows]]:
+    def decode(self, prefixes: dict[int, int]) -> Mapping[int, tuple[Rows, Rows]]:
         """Run one iteration; ids and log-probabilities of each microbatch."""
         ...
 

@@ -43,6 +43,7 @@ class _Peer:
     closed: bool = False
     lost: tuple[str, str] | None = None
     error: str | None = None
+    times: dict[int, list[float]] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -60,6 +61,7 @@ class Coordinator:
         self._names = tuple(orders)
         self._peers: dict[WorkerName, _Peer] = {}
         self._results: dict[tuple[int, int], PassResult] = {}
+        self._timing = False
         self._changed = threading.Condition()
         self._ended = threading.Event()
         self.failure: WorkerError | None = None
@@ -107,9 +109,30 @@ class Coordinator:
                 peer.closed = True
                 self._wait_for_failure()
 
+    def times(self, number: int) -> dict[WorkerName, list[float]]:
+        """What every worker timed in a pass, in seconds; waits for it.
+
+        Raises:
+            WorkerError: a worker failed.
+        """
+        peers = self._peers.values()
+        with self._changed:
+            self._timing = True
+            self._changed.wait_for(
+                lambda: self.failure is not None or all(number in peer.times for peer in peers)
+            )
+            self._timing = False
+            if self.failure is not None:
+                raise self.failure
+            return {name: peer.times.pop(number) for name, peer in self._peers.items()}
+
     def process_ids(self) -> dict[WorkerName, int]:
         """Process number of every worker on its host."""
         return {name: peer.process_id for name, peer in self._peers.items()}
+
+    def addresses(self) -> dict[WorkerName, tuple[str, int]]:
+        """Where every worker takes rows from others."""
+        return {name: peer.address for name, peer in self._peers.items()}
 
     def send(self, name: WorkerName, header: Header) -> None:
         """Send a command to one worker."""
@@ -181,6 +204,10 @@ class Coordinator:
                 result = self._results.get(key)
                 if result is not None and result.put(name.replica, arrays):
                     del self._results[key]
+        elif "times" in header:
+            with self._changed:
+                peer.times[header["pass"]] = header["times"]
+                self._changed.notify_all()
         elif "report" in header:
             report = Report.from_dict(header["report"])
             if report.steps != peer.report.steps:
@@ -210,7 +237,7 @@ class Coordinator:
             self._ask()
             with self._changed:
                 self._changed.wait(self._options.beat_s)
-                busy = bool(self._results)
+                busy = bool(self._results) or self._timing
             if not busy:
                 since_s = time.monotonic()  # standstill counts while there is work
             if self._judge(busy, since_s) is None:

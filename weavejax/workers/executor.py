@@ -24,7 +24,7 @@ from weavejax.schedule import build_schedule
 from weavejax.workers.coordinator import Coordinator
 from weavejax.workers.failure import WorkerError
 from weavejax.workers.handshake import listen, new_secret
-from weavejax.workers.launch import Launcher
+from weavejax.workers.launch import Launcher, Place
 from weavejax.workers.model_source import describe_model
 from weavejax.workers.options import WorkerOptions
 from weavejax.workers.orders import Orders
@@ -64,6 +64,14 @@ class ClusterExecutor:
     def passes(self) -> int:
         """Passes that the workers of this session have been told to do."""
         return self._pass
+
+    def workers(self) -> list[tuple[WorkerName, Place, tuple[str, int], int]]:
+        """Every worker with its place, data address and process number."""
+        processes = self.coordinator.process_ids()
+        addresses = self.coordinator.addresses()
+        return [
+            (name, place, addresses[name], processes[name]) for name, place in self._places.items()
+        ]
 
     @property
     def programs(self) -> Any:
@@ -171,6 +179,12 @@ class ClusterExecutor:
             {"do": "decode", "pass": self._pass, "prefixes": sorted(prefixes.items())}
         )
         return {microbatch: _rows(result) for microbatch, result in results.items()}
+
+    def time_apart(self, what: str, prefix: int) -> dict[WorkerName, list[float]]:
+        """Seconds that every worker's ``runs`` or ``moves`` of one iteration take by themselves."""
+        self._next_pass([])
+        self.coordinator.broadcast({"do": f"time {what}", "pass": self._pass, "prefix": prefix})
+        return self.coordinator.times(self._pass)
 
     def _next_pass(self, microbatches: Any) -> dict[int, PassResult]:
         self._pass += 1

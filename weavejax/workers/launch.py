@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from weavejax.plan import Plan
+from weavejax.plan import Plan, PlanError
 from weavejax.workers.orders import Orders
 from weavejax.workers.share import WorkerName, worker_names
 
@@ -142,11 +142,22 @@ class ProcessHost:
 class LocalLauncher:
     """Workers as child processes on this machine, pinned to cores where there are enough."""
 
-    def __init__(self) -> None:
-        self.host = ProcessHost()
+    def __init__(self, *, platform: str | None = None) -> None:
+        self.host, self._platform = ProcessHost(), platform
 
     def place(self, plan: Plan, interface: str) -> dict[WorkerName, Place]:
-        """Cores are dealt out evenly; with fewer cores than workers nothing is pinned."""
+        """Cores are dealt out evenly; with fewer cores than workers nothing is pinned.
+
+        Raises:
+            PlanError: groups on accelerators.
+        """
+        kinds = {group.device for group in plan.groups}
+        if self._platform != "cpu" and kinds != {"cpu"}:
+            raise PlanError(
+                "processes of this machine run on CPU, got groups on "
+                f'{", ".join(sorted(kinds))}; use backend="ray", which gives every worker devices '
+                'of its own, or WorkerOptions(platform="cpu")'
+            )
         names = worker_names(plan)
         shares = deal_cores(sorted(os.sched_getaffinity(0)), len(names))
         return {

@@ -73,9 +73,7 @@ class _Worker:
         try:
             self._serve()
         except BaseException as error:  # reported by name: the coordinator decides what follows
-            traceback.print_exc()
-            self._tell({"error": f"{type(error).__name__}: {error}"})
-            os._exit(1)
+            self._fail(error)
         os._exit(0)  # not waiting for computations nobody wants any more
 
     def _serve(self) -> None:
@@ -146,6 +144,13 @@ class _Worker:
                     self.inbox.put_command(header, arrays)
         except ConnectionLostError:
             os._exit(0)
+        except BaseException as error:  # nobody else would notice that this thread has ended
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        traceback.print_exc()
+        self._tell({"error": f"{type(error).__name__}: {error}"})
+        os._exit(1)
 
     def _report(self) -> Report:
         replica = self.replica

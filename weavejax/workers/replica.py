@@ -30,6 +30,7 @@ from weavejax.workers.inbox import Inbox, StopReplicaError
 from weavejax.workers.links import Outlet, fetch_rows
 from weavejax.workers.progress_report import Report
 from weavejax.workers.share import RowRoute, Share
+from weavejax.workers.timing import time_moves, time_runs
 
 Step = Callable[[], None]
 Work = tuple[tuple[int, StageShape], ...]
@@ -56,26 +57,26 @@ class Replica:
         outlets: Mapping[str, Outlet],
         inbox: Inbox,
     ):
-        self._runner, self._schedule, self._share = runner, schedule, share
-        self._routes, self._outlets, self._inbox = routes, outlets, inbox
-        self._group = share.name.group
+        self.runner, self.schedule, self._share = runner, schedule, share
+        self._routes, self.outlets, self._inbox = routes, outlets, inbox
+        self.group = share.name.group
         self._ring = len(schedule.occurrences) - 1
-        self._stages = {stage.index: stage for stage in runner.stages}
-        self._ends = {stage.last: stage for stage in runner.stages}
+        self.stages = {stage.index: stage for stage in runner.stages}
+        self.ends = {stage.last: stage for stage in runner.stages}
         self._bound: dict[Work, list[Step]] = {}
         self._pass = 0
         self._due: list[deque[tuple[int, PrefillBatch | None, StageShape]]] = [
             deque() for _ in range(schedule.microbatches)
         ]
         """Passes whose sampled ids have not been taken into each microbatch's input yet."""
-        self._head = lru_cache(maxsize=None)(runner.bind_head)
+        self.head = lru_cache(maxsize=None)(runner.bind_head)
         self._ids_landing = lru_cache(maxsize=None)(partial(self._bind_landing, (IDS,)))
         self.report = Report(state="idle")
 
     def current_report(self) -> Report:
         """How far it is, sends included; any thread may ask."""
-        outlets = list(self._outlets.values())
-        unsent = [header for outlet in outlets if (header := outlet.waiting_for) is not None]
+        outlets = list(self.outlets.values())
+        unsent = [h for outlet in outlets if "boundary" in (h := outlet.waiting_for or {})]
         sending = min(((h["pass"], h["boundary"], h["microbatch"]) for h in unsent), default=None)
         return replace(
             self.report,
@@ -87,7 +88,13 @@ class Replica:
 
     def run(self) -> None:
         """Execute commands until told to stop."""
-        commands = {"rows": self._set_rows, "prefill": self._prefill, "decode": self._decode}
+        commands = {
+            "rows": self._set_rows,
+            "prefill": self._prefill,
+            "decode": self._decode,
+            "time runs": lambda header, arrays: self._tell(time_runs(self, header)),
+            "time moves": lambda header, arrays: self._tell(time_moves(self, header)),
+        }
         try:
             while True:
                 header, arrays = self._inbox.next_command()
@@ -108,7 +115,7 @@ class Replica:
 
     def _set_rows(self, header: Header, arrays: list[np.ndarray]) -> None:
         starts, lengths, *sampling = (self._share.mine(array) for array in arrays)
-        self._runner.set_rows(header["microbatch"], starts, lengths, RowSampling(*sampling))
+        self.runner.set_rows(header["microbatch"], starts, lengths, RowSampling(*sampling))
 
     def _prefill(self, header: Header, arrays: list[np.ndarray]) -> None:
         tokens, starts, lengths, slots, done, *sampling = map(self._share.mine, arrays)
@@ -122,21 +129,24 @@ class Replica:
             sampling=RowSampling(*sampling),
         )
         # The prefix of the whole pass: replicas of one plan run the same programs.
-        shape = self._runner.programs.shape(tokens.shape[1], header["prefix"], prefill=True)
-        self._runner.set_chunk(batch)
+        shape = self.runner.programs.shape(tokens.shape[1], header["prefix"], prefill=True)
+        self.runner.set_chunk(batch)
         self._execute(((batch.microbatch, shape),))
         if header["sample"]:
-            if self._group == self._schedule.owners[-1]:
+            if self.group == self.schedule.owners[-1]:
                 self._sample(batch.microbatch, shape, batch)
             self._await_ids(batch.microbatch, shape, batch)
 
     def _decode(self, header: Header, arrays: list[np.ndarray]) -> None:
-        shape = self._runner.programs.shape
+        shape = self.runner.programs.shape
         prefixes = {microbatch: prefix for microbatch, prefix in header["prefixes"]}
         self._execute(tuple((m, shape(1, prefixes[m], prefill=False)) for m in sorted(prefixes)))
         for microbatch, prefix in prefixes.items():
-            self._runner.advance(microbatch)
+            self.runner.advance(microbatch)
             self._await_ids(microbatch, shape(1, prefix, prefill=False), None)
+
+    def _tell(self, seconds: list[float]) -> None:
+        self.outlets["coordinator"].put({"pass": self._pass, "times": seconds}, list)
 
     def _execute(self, work: Work) -> None:
         steps = self._bound.get(work)
@@ -156,22 +166,24 @@ class Replica:
         """The actions of this group for the microbatches of a pass, each as one call."""
         shapes = dict(work)
         steps: list[Step] = []
-        for action in self._schedule.group_actions(self._group):
+        for action in self.schedule.group_actions(self.group):
             microbatch, shape = action.microbatch, shapes.get(action.microbatch)
             if shape is None:
                 continue
-            if isinstance(action, Run) and action.stage in self._stages:
-                steps.append(self._bind_run(self._stages[action.stage], microbatch, shape))
+            if isinstance(action, Run) and action.stage in self.stages:
+                steps.append(self.bind_run(self.stages[action.stage], microbatch, shape))
             elif isinstance(action, Receive) and action.boundary != self._ring:
-                steps.append(self._bind_receive(action.boundary, microbatch, shape))
+                steps.append(self.bind_receive(action.boundary, microbatch, shape))
             elif isinstance(action, Send) and action.boundary != self._ring:
-                steps.append(self._bind_send(self._ends[action.boundary], microbatch, shape))
+                forgets = self.ends[action.boundary].forgets
+                steps.append(self.bind_send(action.boundary, microbatch, shape, forgets))
         return steps
 
-    def _bind_run(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Step:
-        run = self._runner.bind_run(stage, microbatch, shape)
-        held = self._runner.tensors(microbatch, shape)
-        keeps = self._schedule.interfaces[stage.last] or stage.head is not None
+    def bind_run(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Step:
+        """Compute a stage, taking ids in before the first and sampling after the last."""
+        run = self.runner.bind_run(stage, microbatch, shape)
+        held = self.runner.tensors(microbatch, shape)
+        keeps = self.schedule.interfaces[stage.last] or stage.head is not None
         forgets = () if keeps else stage.forgets
         takes_ids = stage.embed is not None and not shape.prefill
         samples = stage.head is not None and not shape.prefill
@@ -188,11 +200,12 @@ class Replica:
 
         return step
 
-    def _bind_receive(self, boundary: int, microbatch: int, shape: StageShape) -> Step:
-        tensors = self._schedule.interfaces[boundary]
+    def bind_receive(self, boundary: int, microbatch: int, shape: StageShape) -> Step:
+        """Wait for what crosses a boundary and place it on the devices."""
+        tensors = self.schedule.interfaces[boundary]
         land = self._bind_landing(tensors, shape)
-        source = self._schedule.owners[boundary]
-        held = self._runner.tensors(microbatch, shape)
+        source = self.schedule.owners[boundary]
+        held = self.runner.tensors(microbatch, shape)
         names = [tensor.name for tensor in tensors]
 
         def step() -> None:
@@ -202,11 +215,13 @@ class Replica:
         self._sources(source)  # a missing route shows at once
         return step
 
-    def _bind_send(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Step:
-        boundary = stage.last
-        names = [tensor.name for tensor in self._schedule.interfaces[boundary]]
-        held, forgets = self._runner.tensors(microbatch, shape), stage.forgets
-        routes = self._destinations(self._schedule.owners[boundary + 1])
+    def bind_send(
+        self, boundary: int, microbatch: int, shape: StageShape, forgets: Sequence[str] = ()
+    ) -> Step:
+        """Hand what crosses a boundary to the links; returns before it has been computed."""
+        names = [tensor.name for tensor in self.schedule.interfaces[boundary]]
+        held, owners = self.runner.tensors(microbatch, shape), self.schedule.owners
+        routes = self._destinations(owners[(boundary + 1) % len(owners)])
 
         def step() -> None:
             self._send([held[name] for name in names], routes, boundary, microbatch)
@@ -218,16 +233,16 @@ class Replica:
     # -- moves ---------------------------------------------------------------------------------
 
     def _sources(self, group: int) -> list[RowRoute]:
-        return [r for r in self._routes[group, self._group] if r.destination == self._share.name]
+        return [r for r in self._routes[group, self.group] if r.destination == self._share.name]
 
     def _destinations(self, group: int) -> list[RowRoute]:
-        return [r for r in self._routes[self._group, group] if r.source == self._share.name]
+        return [r for r in self._routes[self.group, group] if r.source == self._share.name]
 
     def _bind_landing(
         self, tensors: Sequence[TensorSpec], shape: StageShape
     ) -> Callable[[int, int, int], list[jax.Array]]:
         """A function that waits for the rows of a boundary and places them on the devices."""
-        shardings = [self._runner.wire(tensor, shape).sharding for tensor in tensors]
+        shardings = [self.runner.wire(tensor, shape).sharding for tensor in tensors]
         assert all(sharding is not None for sharding in shardings)
         # One device needs no mesh, and naming it costs the host as much as the copy.
         targets = [
@@ -237,7 +252,7 @@ class Replica:
 
         def land(boundary: int, microbatch: int, number: int) -> list[jax.Array]:
             parts = []
-            for route in self._sources(self._schedule.owners[boundary]):
+            for route in self._sources(self.schedule.owners[boundary]):
                 key = (number, boundary, microbatch, str(route.source))
                 if not self._inbox.has_rows(key):
                     self._now(
@@ -266,25 +281,25 @@ class Replica:
     ) -> None:
         header = {"pass": self._pass, "boundary": boundary, "microbatch": microbatch}
         for route in routes:
-            outlet = self._outlets[str(route.destination)]
+            outlet = self.outlets[str(route.destination)]
             outlet.put(header, lambda route=route: fetch_rows(arrays, route.rows))
 
     # -- sampled ids ---------------------------------------------------------------------------
 
     def _sample(self, microbatch: int, shape: StageShape, batch: PrefillBatch | None) -> None:
         """Sample; the ids go to the coordinator and to the first group."""
-        ids, logprobs = self._head(microbatch, shape)()
+        ids, logprobs = self.head(microbatch, shape)()
         header = {"pass": self._pass, "boundary": self._ring, "microbatch": microbatch}
-        self._outlets["coordinator"].put(header, lambda: [np.asarray(ids), np.asarray(logprobs)])
-        first = self._schedule.owners[0]
-        if self._group == first:
+        self.outlets["coordinator"].put(header, lambda: [np.asarray(ids), np.asarray(logprobs)])
+        first = self.schedule.owners[0]
+        if self.group == first:
             self._accept_ids(microbatch, shape, batch, ids)
         else:
             self._send([ids], self._destinations(first), self._ring, microbatch)
 
     def _await_ids(self, microbatch: int, shape: StageShape, batch: PrefillBatch | None) -> None:
         """Note that a pass's ids will come from the last group; they are taken when needed."""
-        if self._group == self._schedule.owners[0] != self._schedule.owners[-1]:
+        if self.group == self.schedule.owners[0] != self.schedule.owners[-1]:
             self._due[microbatch].append((self._pass, batch, shape))
 
     def _take_ids(self, microbatch: int) -> None:
@@ -299,6 +314,6 @@ class Replica:
         self, microbatch: int, shape: StageShape, batch: PrefillBatch | None, ids: jax.Array
     ) -> None:
         if batch is None:
-            self._runner.held[microbatch]["ids"] = ids
+            self.runner.held[microbatch]["ids"] = ids
         else:
-            self._runner.merge_ids(batch, shape, ids)
+            self.runner.merge_ids(batch, shape, ids)
