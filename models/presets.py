@@ -29,6 +29,11 @@ def preset_hub_id(name: str) -> str:
     return _presets()[name]["hub_id"]
 
 
+def preset_hf_config(name: str) -> dict[str, Any]:
+    """The fields of a preset's published ``config.json`` that say what it computes."""
+    return dict(_presets()[name]["config"])
+
+
 def preset_config(name: str) -> ModelConfig:
     """The architecture of a preset.
 

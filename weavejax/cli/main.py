@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from weavejax.cli import (
     bench,
+    check,
     cluster_check,
     compare,
     convert,
@@ -37,6 +38,7 @@ COMMANDS = (
     simulate,
     profile,
     validate,
+    check,
     bench,
     cluster_check,
     convert,
