@@ -1,8 +1,9 @@
 """Softmax attention as three operators: projections, core, output.
 
 Heads come in groups ``g`` that share one key/value head; ``h`` counts query heads of a group.
-Caches are ``[slots, g, positions, d]``. A full layer's cache holds position p at p; a sliding
-layer's is a ring that holds it at p modulo its length.
+The key cache is ``[slots, g, d, positions]`` and the value cache ``[slots, g, positions, d]``, so
+that both products of a decode step run along contiguous memory. A full layer's cache holds
+position p at p; a sliding layer's is a ring that holds it at p modulo its length.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from weavejax.models.rope import apply_rope
 from weavejax.models.step import Step
 
 Array = jax.Array
+MASKED = -1e30
+"""Score of what a query may not see: finite, so that idle rows, which see nothing, stay finite."""
 
 
 class AttentionIn(Operator):
@@ -76,29 +79,29 @@ class AttentionOut(Operator):
         return {"h": self.residual(y, tensors["x"], step, bias="o_bias")}, state
 
 
-def append_kv(cache: Array, new: Array, step: Step, ring: bool) -> Array:
-    """Write ``new`` ``[b, t, g, d]`` at its positions; inactive tokens are dropped."""
-    length = cache.shape[2]
+def append_kv(state: Tensors, k: Array, v: Array, step: Step, ring: bool) -> Tensors:
+    """Write ``k`` and ``v`` ``[b, t, g, d]`` at their positions; inactive tokens are dropped."""
+    length = state["v"].shape[2]
     positions = step.positions % length if ring else step.positions
     kept = step.active
-    if ring and new.shape[1] > length:  # of tokens that share a place only the last survives
+    if ring and k.shape[1] > length:  # of tokens that share a place only the last survives
         kept = kept & (step.positions >= step.positions[:, :1] + step.lengths[:, None] - length)
     positions = jnp.where(kept, positions, length)
-    rows = jnp.arange(new.shape[0]) if step.slots is None else step.slots
-    return cache.at[rows[:, None], :, positions].set(new, mode="drop")
+    rows = jnp.arange(k.shape[0]) if step.slots is None else step.slots
+    return {
+        "k": state["k"].at[rows[:, None], :, :, positions].set(k, mode="drop"),
+        "v": state["v"].at[rows[:, None], :, positions].set(v, mode="drop"),
+    }
 
 
 def _read_after_write(
     state: Tensors, k: Array, v: Array, step: Step, ring: bool
 ) -> tuple[Array, Array, Array, Tensors]:
     """Append, then read the cache: full layers, and single tokens of sliding ones."""
-    state = {
-        "k": append_kv(state["k"], k, step, ring),
-        "v": append_kv(state["v"], v, step, ring),
-    }
-    length = state["k"].shape[2]
+    state = append_kv(state, k, v, step, ring)
+    length = state["v"].shape[2]
     prefix = length if ring else min(step.prefix, length)
-    keys, values = (step.read(state[name][:, :, :prefix]) for name in ("k", "v"))
+    keys, values = step.read(state["k"][..., :prefix]), step.read(state["v"][:, :, :prefix])
     place = jnp.arange(prefix)
     queries = step.positions[..., None]
     if ring:  # a single token at p: place j holds the latest position <= p that maps there
@@ -112,21 +115,15 @@ def _read_ring(
     state: Tensors, k: Array, v: Array, step: Step, ring: bool
 ) -> tuple[Array, Array, Array, Tensors]:
     """Read the ring as it was before the chunk, with the chunk beside it; then append."""
-    length = state["k"].shape[2]
-    keys, values = (
-        jnp.concatenate([step.read(state[name]), new.swapaxes(1, 2)], axis=2)
-        for name, new in (("k", k), ("v", v))
-    )
+    length = state["v"].shape[2]
+    keys = jnp.concatenate([step.read(state["k"]), k.transpose(0, 2, 3, 1)], axis=3)
+    values = jnp.concatenate([step.read(state["v"]), v.swapaxes(1, 2)], axis=2)
     start = step.positions[:, :1]
     held = start - 1 - (start - 1 - jnp.arange(length)) % length
     places = jnp.concatenate([held, step.positions], axis=1)[:, None, :]
     queries = step.positions[..., None]
     mask = (places >= 0) & (places <= queries) & (places > queries - length)
-    state = {
-        "k": append_kv(state["k"], k, step, ring),
-        "v": append_kv(state["v"], v, step, ring),
-    }
-    return keys, values, mask, state
+    return keys, values, mask, append_kv(state, k, v, step, ring)
 
 
 def _attend(
@@ -142,7 +139,8 @@ def _attend(
 
     Args:
         q: ``[b, t, g, h, d]``.
-        keys: ``[b, g, p, d]``; ``values`` likewise.
+        keys: ``[b, g, d, p]``.
+        values: ``[b, g, p, d]``.
         mask: ``[b, t, p]``, true where a query may look.
         scale: multiplier of the scores.
         cap: soft cap of the scores.
@@ -151,18 +149,21 @@ def _attend(
     Returns:
         ``[b, t, g, h, d]`` in the dtype of ``q``.
     """
-    scores = einsum_float32("btghd,bgpd->bgthp", q, keys)
-    scores = softcap(scores * scale, cap)
-    scores = jnp.where(mask[:, None, :, None, :], scores, -jnp.inf)
+    rows, tokens, groups, heads, width = q.shape
+    # One product per row and group, all its queries together.
+    queries = q.transpose(0, 2, 1, 3, 4).reshape(rows, groups, tokens * heads, width)
+    scores = einsum_float32("bgqd,bgdp->bgqp", queries, keys) * scale
+    scores = softcap(scores, cap).reshape(rows, groups, tokens, heads, -1)
+    scores = jnp.where(mask[:, None, :, None, :], scores, MASKED)
     top = jnp.max(scores, axis=-1, keepdims=True)
     if sinks is not None:
         logit = sinks.astype(jnp.float32)[None, :, None, :, None]
         top = jnp.maximum(top, logit)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)  # rows that see nothing: idle slots
     weights = jnp.exp(scores - top)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     if sinks is not None:
         total = total + jnp.exp(logit - top)
-    weights = (weights / jnp.maximum(total, 1e-30)).astype(values.dtype)
-    out = einsum_float32("bgthp,bgpd->btghd", weights, values)
-    return out.astype(q.dtype)
+    weights = weights.astype(values.dtype).reshape(rows, groups, tokens * heads, -1)
+    out = einsum_float32("bgqp,bgpd->bgqd", weights, values)
+    out = out.reshape(rows, groups, tokens, heads, width) / total
+    return out.transpose(0, 2, 1, 3, 4).astype(q.dtype)

@@ -64,7 +64,7 @@ def attention_specs(
             outputs=(attn,),
             params=params[1],
             state=(
-                StateSpec("k", length, (kv,), window),
+                StateSpec("k", length, (kv,), window, positions_last=True),
                 StateSpec("v", length, (kv,), window),
             ),
             kernels=(Attention(heads, kv_heads, width, window),),

@@ -77,7 +77,7 @@ class StateSpec:
 
     ``length`` is ``"context"`` (grows with the context), ``"window"`` (a ring of at most
     ``window`` positions) or ``"constant"``; ``dims`` are the elements per position (or in all,
-    for a constant state).
+    for a constant state), heads first.
     """
 
     name: str
@@ -86,6 +86,21 @@ class StateSpec:
     window: int | None = None
     dtype: Literal["model", "float32"] = "model"
     """Recurrent states are kept in float32 whatever the model's dtype."""
+    positions_last: bool = False
+    """Keep the positions behind a head's elements rather than before them."""
+
+    def shape(self, rows: int, heads: int, context: int) -> tuple[int, ...]:
+        """``[rows, heads, positions, ...]``, or ``[rows, heads, ..., positions]``."""
+        first, *rest = self.dims
+        elements = (first.size, *(dim.total for dim in rest))
+        if self.length == "constant":
+            return (rows, heads, *elements)
+        places = (self.positions(context),)
+        return (
+            rows,
+            heads,
+            *((*elements, *places) if self.positions_last else (*places, *elements)),
+        )
 
     def positions(self, context: int) -> int:
         if self.length == "constant":

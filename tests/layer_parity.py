@@ -88,9 +88,7 @@ class _Runner:
 def _empty_caches(op: OperatorSpec, rows: int, context: int) -> Arrays:
     caches: Arrays = {}
     for spec in op.state:
-        first, *rest = spec.dims
-        places = () if spec.length == "constant" else (spec.positions(context),)
-        shape = (rows, first.count, *places, first.size, *(dim.total for dim in rest))
+        shape = spec.shape(rows, spec.dims[0].count, context)
         caches[spec.name] = jnp.zeros(shape, jnp.float32)
     return caches
 

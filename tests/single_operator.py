@@ -33,9 +33,7 @@ def make_caches(operator: Operator, slots: int, context: int, fill: float = 0.0)
     """Caches of an operator on one rank; ``fill`` is what an earlier request left behind."""
     caches: Arrays = {}
     for state in operator.spec.state:
-        first, *rest = state.dims
-        places = () if state.length == "constant" else (state.positions(context),)
-        shape = (slots, first.count, *places, first.size, *(dim.total for dim in rest))
+        shape = state.shape(slots, state.dims[0].count, context)
         caches[state.name] = jnp.full(shape, fill, jnp.float32)
     return caches
 

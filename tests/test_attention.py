@@ -109,8 +109,10 @@ def test_cache_equals_reference(kind: str, variant: str, chunks: list[int]) -> N
 
 def test_the_ring_keeps_the_window_only() -> None:
     core, _ = make_operator(CONFIG, "layers.0.attn_core")
-    assert make_caches(core, 3, CONTEXT)["k"].shape == (3, GROUPS, WINDOW, WIDTH)
-    assert make_caches(core, 3, 4)["k"].shape == (3, GROUPS, 4, WIDTH)
+    for context, kept in ((CONTEXT, WINDOW), (4, 4)):
+        caches = make_caches(core, 3, context)
+        assert caches["k"].shape == (3, GROUPS, WIDTH, kept)
+        assert caches["v"].shape == (3, GROUPS, kept, WIDTH)
 
 
 @lru_cache
@@ -145,14 +147,15 @@ def test_idle_rows_and_padding_change_nothing(kind: str, tokens: int) -> None:
     assert np.isfinite(np.asarray(out["attn"])).all()
     for name in ("k", "v"):
         cache = np.asarray(after[name])
+        place = 3 if name == "k" else 2
         np.testing.assert_array_equal(cache[[0, 2]], np.asarray(before[name])[[0, 2]])
-        length = cache.shape[2]
+        length = cache.shape[place]
         written = {
             3: {(10 + t) % length for t in range(tokens)},
             1: {t % length for t in range(lengths[2])},
         }
         for slot, places in written.items():
-            changed = (cache[slot] != 7.0).any(axis=(0, 2))
+            changed = (cache[slot] != 7.0).any(axis=(0, 1 if name == "k" else 2))
             assert set(np.flatnonzero(changed)) == places
 
 
@@ -175,7 +178,7 @@ def test_a_shorter_prefix_is_enough() -> None:
     long, _ = core(tensors, caches, make_step([0], [5], 5, context=CONTEXT))
     short, after = core(tensors, caches, make_step([0], [5], 5, context=5))
     np.testing.assert_allclose(long["attn"], short["attn"], atol=1e-6)
-    assert after["k"].shape[2] == CONTEXT
+    assert after["v"].shape[2] == CONTEXT
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))

@@ -146,9 +146,9 @@ def test_every_operator_matches(theirs: Any, ours: wj.Model, prompts: list[list[
     for op in operator_sequence(ours.config):
         params = ours.operator_params(op, dtype="float32")
         weights = {name: jnp.asarray(value) for name, value in params.items()}
-        cache = {"k": jnp.zeros((rows, 3, length, 64)), "v": jnp.zeros((rows, 3, length, 64))}
+        cache = {state.name: jnp.zeros(state.shape(rows, 3, length)) for state in op.state}
         module = build_operator(op, ours.config, weights)
-        outputs, _ = module(held, cache if op.state else {}, step)
+        outputs, _ = module(held, cache, step)
         for role, value in outputs.items():
             reference = expected.get((op.name, role))
             if reference is not None:

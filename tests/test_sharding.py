@@ -136,8 +136,9 @@ def test_key_value_heads_fewer_than_ranks_are_repeated():
         ways: {shape for *_, shape in caches("llama-3.1-8b", Parallelism(tensor_parallel=ways))}
         for ways in (1, heads, 8)
     }
-    assert shapes[1] == shapes[heads] == {(6, heads, 40, config.head_dim)}
-    assert shapes[8] == {(6, 8, 40, config.head_dim)}
+    width = config.head_dim
+    assert shapes[1] == shapes[heads] == {(6, heads, 40, width), (6, heads, width, 40)}
+    assert shapes[8] == {(6, 8, 40, width), (6, 8, width, 40)}
     by_rows = Parallelism(tensor_parallel=8, attention_data_parallel=8)
     assert {shape for *_, shape in caches("llama-3.1-8b", by_rows)} == shapes[1]
     assert state_spec(by_rows) == PartitionSpec(("replica", MODEL))

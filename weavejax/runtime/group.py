@@ -118,7 +118,7 @@ class GroupRunner:
         """Positions, activity and sampling of a microbatch's rows, before an iteration."""
         self._control[microbatch][:] = self.put(starts), self.put(lengths)
         if self.stages[-1].head is not None:
-            self._sampling[microbatch][:] = [self.put(field) for field in sampling]
+            self._sampling[microbatch][:] = self._place_sampling(sampling)
 
     def set_chunk(self, batch: PrefillBatch) -> None:
         """Rows, token ids and sampling of the next prefill pass."""
@@ -128,7 +128,13 @@ class GroupRunner:
         if self.stages[0].embed is not None:
             self.chunk_held["ids"] = self.put(batch.tokens, wire=True)
         if self.stages[-1].head is not None:
-            self._chunk_sampling[:] = (self.put(field) for field in batch.sampling)
+            self._chunk_sampling[:] = self._place_sampling(batch.sampling)
+
+    def _place_sampling(self, sampling: RowSampling) -> list[Array]:
+        """Nothing where every row is greedy."""
+        if not np.any(sampling.temperature > 0):
+            return []
+        return [self.put(field) for field in sampling]
 
     def advance(self, microbatch: int) -> None:
         """Move the positions of active rows on, after an iteration."""
@@ -183,13 +189,20 @@ class GroupRunner:
         stage = self.stages[-1]
         assert stage.head is not None
         head = self.programs.head(stage, shape)
+        draw = self.programs.sample(shape, draws=True)
+        greedy = self.programs.sample(shape, draws=False)
         held, control = self.tensors(microbatch, shape), self._rows(microbatch, shape)
         sampling = self._chunk_sampling if shape.prefill else self._sampling[microbatch]
         params = jax.tree.leaves(self.weights[stage.head.index])
         x, lockstep = stage.head.inputs[0].name, self._lockstep
 
         def run() -> Sequence[Array]:
-            result = head(held[x], *control, *sampling, *params)
+            [logits] = head(held[x], *control, *params)
+            starts, lengths = control[:2]
+            if sampling:
+                result = draw(logits, starts, lengths, *sampling)
+            else:
+                result = greedy(logits, starts, lengths)
             return jax.block_until_ready(result) if lockstep else result
 
         return run

@@ -33,6 +33,7 @@ from weavejax.runtime.stage import (
     run_embed,
     run_head,
     run_operators,
+    run_sample,
     signature,
 )
 
@@ -126,20 +127,34 @@ class Programs:
     def head(
         self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
     ) -> Compiled:
-        """``(x, *control, *sampling, *params) -> [ids, log-probabilities]``."""
+        """``(x, *control, *params) -> [logits]``, float32 ``[rows, vocab]``."""
 
         def build() -> Compiled:
             run = partial(run_head, op, self.config, parallelism, shape)
             x = self._wire(op.inputs[0], mesh, parallelism, shape)
-            rows = row_spec(parallelism)
-            kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
-            sampling = RowSampling(*(_abstract(mesh, (shape.rows,), kind, rows) for kind in kinds))
             control = self._control(mesh, parallelism, shape)
-            arguments = (x, control, sampling, self._params(op, mesh, parallelism))
-            ids = wire_spec(IDS, parallelism)
-            return _compile(run, mesh, arguments, (ids, ids))
+            arguments = (x, control, self._params(op, mesh, parallelism))
+            return _compile(run, mesh, arguments, row_spec(parallelism))
 
         return self._get(("head", mesh, parallelism, shape), build)
+
+    def sample(self, mesh: Mesh, parallelism: Parallelism, rows: int, *, draws: bool) -> Compiled:
+        """``(logits, starts, lengths, *sampling) -> [ids, log-probabilities]``.
+
+        Without ``draws`` every row is greedy and there is no ``sampling``.
+        """
+
+        def build() -> Compiled:
+            spec = row_spec(parallelism)
+            logits = _abstract(mesh, (rows, self.config.vocab_size), jnp.float32, spec)
+            row = _abstract(mesh, (rows,), jnp.int32, spec)
+            kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
+            sampling = RowSampling(*(_abstract(mesh, (rows,), kind, spec) for kind in kinds))
+            arguments = (logits, row, row, sampling if draws else None)
+            ids = wire_spec(IDS, parallelism)
+            return _compile(partial(run_sample, parallelism), mesh, arguments, (ids, ids))
+
+        return self._get(("sample", mesh, parallelism, rows, draws), build)
 
     def advance(self, mesh: Mesh, rows: int) -> Compiled:
         """``(starts, lengths) -> [starts + lengths]``: the next iteration's positions."""

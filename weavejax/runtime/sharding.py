@@ -81,11 +81,10 @@ def state_spec(parallelism: Parallelism) -> PartitionSpec:
 def state_shape(
     state: StateSpec, op: OperatorSpec, rows: int, context: int, parallelism: Parallelism
 ) -> tuple[int, ...]:
-    """Global shape of one cache array: ``[rows, heads, (positions,) ...]``.
+    """Global shape of one cache array (:meth:`StateSpec.shape`).
 
     Heads fewer than ranks are repeated, one for each rank.
     """
-    first, *rest = state.dims
+    first = state.dims[0]
     heads = max(first.count, parallelism.heads_ways) if first.sharded else first.count
-    positions = () if state.length == "constant" else (state.positions(context),)
-    return (rows, heads, *positions, first.size, *(dim.total for dim in rest))
+    return state.shape(rows, heads, context)

@@ -19,7 +19,7 @@ from weavejax.models.config import ModelConfig
 from weavejax.models.specs import OperatorSpec, TensorSpec
 from weavejax.models.step import Step
 from weavejax.plan import Parallelism
-from weavejax.runtime.sampling import RowSampling, sample
+from weavejax.runtime.sampling import RowSampling, greedy, sample
 from weavejax.runtime.sharding import wire_is_cut
 
 Array = jax.Array
@@ -217,10 +217,9 @@ def run_head(
     shape: StageShape,
     x: Array,
     control: Control,
-    sampling: RowSampling,
     params: dict[str, Array],
-) -> tuple[Array, Array]:
-    """``x`` in wire form to the sampled ids and their log-probabilities in wire form.
+) -> Array:
+    """``x`` in wire form to the next token's logits ``[b, vocab]`` of the replica's rows.
 
     In prefill only the last real token of each row is looked at.
     """
@@ -229,15 +228,29 @@ def run_head(
     x = wire.enter(op.inputs[0], x)
     if wire.by_rows:
         x = gather_rows(x)
-    last = jnp.maximum(step.lengths - 1, 0)
-    x = jnp.take_along_axis(x, last[:, None, None], axis=1)
+    if shape.tokens > 1:
+        last = jnp.maximum(step.lengths - 1, 0)
+        x = jnp.take_along_axis(x, last[:, None, None], axis=1)
     outputs, _ = build_operator(op, config, params)({"x": x}, {}, step)
-    positions = control.starts + control.lengths
-    ids, log_probabilities = sample(outputs["logits"][:, 0], sampling, positions)
-    if wire.by_rows:
-        ranks = parallelism.tensor_parallel
-        return share_rows(ids, ranks), share_rows(log_probabilities, ranks)
-    return ids, log_probabilities
+    return outputs["logits"][:, 0]
+
+
+def run_sample(
+    parallelism: Parallelism,
+    logits: Array,
+    starts: Array,
+    lengths: Array,
+    sampling: RowSampling | None,
+) -> tuple[Array, Array]:
+    """Logits to ids and their log-probabilities in wire form; greedy without ``sampling``."""
+    if sampling is None:
+        chosen = greedy(logits)
+    else:
+        chosen = sample(logits, sampling, starts + lengths)
+    if parallelism.attention_data_parallel > 1:
+        ids, log_probabilities = (share_rows(v, parallelism.tensor_parallel) for v in chosen)
+        return ids, log_probabilities
+    return chosen
 
 
 def signature(

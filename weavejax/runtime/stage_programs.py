@@ -68,6 +68,8 @@ class StagePrograms:
                     jobs.append(lambda shape=shape: self.merge(shape))
                 if stage.head is not None:
                     jobs.append(lambda stage=stage, shape=shape: self.head(stage, shape))
+                    jobs.append(lambda shape=shape: self.sample(shape, draws=False))
+                    jobs.append(lambda shape=shape: self.sample(shape, draws=True))
         return jobs
 
     def body(self, stage: StageBinding, shape: StageShape) -> Compiled:
@@ -95,12 +97,19 @@ class StagePrograms:
         )
 
     def head(self, stage: StageBinding, shape: StageShape) -> Compiled:
-        """``x`` to sampled ids."""
+        """``x`` to logits."""
         op = stage.head
         assert op is not None
         return self._find(
             ("head", shape.tokens, shape.prefill),
             lambda: self.programs.head(self.mesh, self.parallelism, op, _with(shape, prefix=0)),
+        )
+
+    def sample(self, shape: StageShape, *, draws: bool) -> Compiled:
+        """Logits to ids: one program for greedy rows, one where any row draws."""
+        return self._find(
+            ("sample", shape.rows, draws),
+            lambda: self.programs.sample(self.mesh, self.parallelism, shape.rows, draws=draws),
         )
 
     def merge(self, shape: StageShape) -> Compiled:
