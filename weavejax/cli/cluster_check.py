@@ -15,6 +15,7 @@ from weavejax.bench.cluster_tokens import TokensRow, compare_tokens, template_pl
 from weavejax.bench.faults import KINDS, Campaign, FaultRound, python_module, run_faults
 from weavejax.bench.growth import Usage, measure_growth
 from weavejax.bench.overlap import OverlapPoint, measure_overlap
+from weavejax.bench.two_hosts import measure_two_hosts, why_not
 from weavejax.cli.backend import add_backend, launcher_maker, worker_options
 from weavejax.cli.common import output_console, user_errors
 from weavejax.default_plans import model_ref
@@ -39,26 +40,35 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     growth = kinds.add_parser("growth", help="memory, threads and descriptors over iterations")
     growth.add_argument("--iterations", type=int, default=10_000, metavar="N")
     overlap = kinds.add_parser("overlap", help="several microbatches against one, and simulated")
-    overlap.add_argument("--microbatches", type=int, nargs="+", default=(1, 2), metavar="N")
-    overlap.add_argument("--rows", type=int, default=16, help="slots (default: %(default)d)")
-    overlap.add_argument("--context", type=int, default=256, metavar="TOKENS")
-    overlap.add_argument("--repeats", type=int, default=7, metavar="N")
-    overlap.add_argument("--layers", type=int, default=1, help="of the template's sub-block")
-    overlap.add_argument("--cuts", type=int, nargs="+", default=(3,), metavar="OPERATOR")
-    overlap.add_argument("--offset", type=int, default=0, metavar="OPERATORS")
-    for kind in (tokens, faults, growth, overlap):
-        default = "smollm2-135m-instruct" if kind is overlap else "llama-3.1-8b"
+    hosts = kinds.add_parser("two-hosts", help="overlap over two network namespaces (Linux, root)")
+    hosts.add_argument("--delay-ms", type=float, default=2.0, help="of the link, each way")
+    for kind in (overlap, hosts):
+        kind.add_argument("--microbatches", type=int, nargs="+", default=(1, 2), metavar="N")
+        kind.add_argument("--rows", type=int, default=16, help="slots (default: %(default)d)")
+        kind.add_argument("--context", type=int, default=256, metavar="TOKENS")
+        kind.add_argument("--repeats", type=int, default=7, metavar="N")
+        kind.add_argument("--layers", type=int, default=1, help="of the template's sub-block")
+        kind.add_argument("--cuts", type=int, nargs="+", default=(3,), metavar="OPERATOR")
+        kind.add_argument("--offset", type=int, default=0, metavar="OPERATORS")
+    for kind in (tokens, faults, growth, overlap, hosts):
+        default = "smollm2-135m-instruct" if kind in (overlap, hosts) else "llama-3.1-8b"
         kind.add_argument("--model", default=default, help="(default: %(default)s)")
         kind.add_argument("--json", action="store_true", help="print JSON")
-        add_backend(kind, default="processes", choices=("processes", "ray"))
+        if kind is not hosts:
+            add_backend(kind, default="processes", choices=("processes", "ray"))
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command: 0, or 1 when something was not as it must be."""
-    return {"tokens": _tokens, "faults": _faults, "growth": _growth, "overlap": _overlap}[
-        options.kind
-    ](options)
+    kinds = {
+        "tokens": _tokens,
+        "faults": _faults,
+        "growth": _growth,
+        "overlap": _overlap,
+        "two-hosts": _two_hosts,
+    }
+    return kinds[options.kind](options)
 
 
 def _tiny(options: argparse.Namespace) -> Model:
@@ -179,13 +189,31 @@ def _overlap(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([dataclasses.asdict(point) for point in points]))
     else:
-        output_console().print(overlap_table(points))
+        output_console().print(overlap_table(points, "overlap of two pinned groups"))
     return 0
 
 
-def overlap_table(points: list[OverlapPoint]) -> Table:
+def _two_hosts(options: argparse.Namespace) -> int:
+    reason = why_not()
+    if reason is not None:
+        print(f"skipped: {reason}")
+        return 0
+    names = ("microbatches", "rows", "context", "repeats", "layers", "cuts", "offset")
+    arguments = {name: getattr(options, name) for name in names}
+    with user_errors():
+        found = measure_two_hosts(options.model, options.delay_ms / 1e3, arguments=arguments)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        points = [OverlapPoint(**point) for point in found["points"]]
+        output_console().print(overlap_table(points, "two groups on two hosts"))
+        print("tokens:", "those of one process" if found["same"] else "NOT those of one process")
+    return int(not found["same"])
+
+
+def overlap_table(points: list[OverlapPoint], title: str) -> Table:
     """One row per number of microbatches."""
-    table = Table(title="overlap of two pinned groups", title_justify="left")
+    table = Table(title=title, title_justify="left")
     names = ("microbatches", "round trip ms", "simulated ms", "measured / simulated tokens/s")
     for name in (*names, "tokens/s", "against first", "group ms", "move ms", "moves"):
         table.add_column(name, justify="right")
