@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from weavejax.cli import (
+    accuracy,
     bench,
     check,
     cluster_check,
@@ -38,6 +39,7 @@ COMMANDS = (
     simulate,
     profile,
     validate,
+    accuracy,
     check,
     bench,
     cluster_check,
