@@ -7,6 +7,7 @@ float64 or bfloat16 mix-up fails here rather than on an accelerator.
 from __future__ import annotations
 
 import os
+import tempfile
 
 # Read once, when numpy, torch and tokenizers load. One thread each: two test processes share two
 # cores, and threads that wait for each other on a busy machine cost far more than they give. No
@@ -15,6 +16,16 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# What one test compiles, no other test and no command that a test runs compiles again. A fresh
+# folder for every run, so that nothing depends on what an earlier run left.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="weavejax-tests-")
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": _cache.name,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402

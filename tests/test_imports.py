@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "pieces",
         (
+            "weavejax.compilation_cache",
             "weavejax.default_plans",
             "weavejax.engine_stats",
             "weavejax.fold",

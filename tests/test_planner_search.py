@@ -137,10 +137,13 @@ class LaidTemplate:
                     for op in self.schedule.operators[i]
                 )
             compute.append(self.known[key])
-            tensors = self.schedule.interfaces[i]
-            size = sum(4 if t.name == "ids" else 2 * math.prod(t.shape) for t in tensors)
             target = self.owners[(i + 1) % len(self.owners)]
-            move.append(move_time_s(plan, self.cluster, owner, target, size))
+            key = ("move", i, group, plan.groups[target], plan.microbatches)
+            if key not in self.known:
+                tensors = self.schedule.interfaces[i]
+                size = sum(4 if t.name == "ids" else 2 * math.prod(t.shape) for t in tensors)
+                self.known[key] = move_time_s(plan, self.cluster, owner, target, size)
+            move.append(self.known[key])
         return compute, move
 
 

@@ -1,5 +1,6 @@
 """WeaveJAX: operator-level disaggregated serving of language models in JAX."""
 
+from weavejax.compilation_cache import keep_compiled_programs
 from weavejax.default_plans import default_plan, model_ref
 from weavejax.engine import Engine, EngineStats
 from weavejax.meshes.cluster import Cluster
@@ -64,6 +65,7 @@ __all__ = [
     "compare",
     "default_plan",
     "evaluate",
+    "keep_compiled_programs",
     "load_model",
     "model_ref",
     "plan",

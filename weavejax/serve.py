@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from weavejax.compilation_cache import keep_compiled_programs
 from weavejax.default_plans import TEMPLATES, default_plan
 from weavejax.engine import Engine
 from weavejax.fold import fold_plan
@@ -40,6 +41,9 @@ def serve(
     workers: WorkerOptions | None = None,
 ) -> Engine:
     """Place a model on devices as a plan says, compile its stages and return the engine.
+
+    Compiled programs are kept on disk (:func:`weavejax.keep_compiled_programs`), so that a second
+    start is quicker.
 
     Args:
         model: a loaded model, or anything :func:`weavejax.load_model` takes.
@@ -75,6 +79,7 @@ def serve(
     if isinstance(model, (str, Path)):
         model = load_model(model)
     _check_arguments(model, devices, prefill_chunks)
+    keep_compiled_programs()
     if backend != "in-process":
         if devices is not None or oversubscribe is not None:
             raise ValueError(

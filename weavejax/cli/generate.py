@@ -15,6 +15,7 @@ from rich.console import Console
 
 from weavejax.cli.backend import add_backend, backend_settings
 from weavejax.cli.common import add_cpu_devices, set_cpu_devices, user_errors
+from weavejax.compilation_cache import keep_compiled_programs
 from weavejax.engine import Engine
 from weavejax.models.loading import load_model
 from weavejax.plan_table import plan_table
@@ -91,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             return _print_json(engine, prompts, params)
         Console(stderr=True).print(plan_table(engine.plan, model.config))
+        print(f"compiled programs are kept in {keep_compiled_programs()}", file=sys.stderr)
         if engine.executed_plan != engine.plan:
             print(
                 "groups share devices: replicas and ranks without one are folded", file=sys.stderr

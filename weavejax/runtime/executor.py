@@ -270,7 +270,8 @@ class Executor:
         results, held = self._results, self._first.held[microbatch]
 
         def sample() -> Sequence[Array]:
-            ids, logprobs = results[microbatch] = tuple(head())
+            ids, logprobs = head()
+            results[microbatch] = ids, logprobs
             return ids, logprobs
 
         def send_ids() -> Sequence[Array]:

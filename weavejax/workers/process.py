@@ -16,6 +16,7 @@ import traceback
 
 import jax
 
+from weavejax.compilation_cache import keep_compiled_programs
 from weavejax.meshes.submesh import group_meshes
 from weavejax.runtime.binding import bind_stages
 from weavejax.runtime.group import GroupRunner
@@ -41,6 +42,7 @@ def main() -> None:
     orders = Orders.from_dict(json.loads(sys.stdin.readline()))
     if orders.cores is not None:
         os.sched_setaffinity(0, orders.cores)  # before JAX sizes its thread pools
+    keep_compiled_programs()
     _Worker(orders).run()
 
 
