@@ -1,0 +1,253 @@
+"""Measuring: windows, what samples say, resumable profiles, expectations, validation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving import group, make_plan, nine_heads, tiny_model
+
+from weavejax.measure import calibrate, profiling, suite
+from weavejax.measure.calibrate import MICROBATCHES, WINDOWS
+from weavejax.measure.expectation import expect, sequential_spans
+from weavejax.measure.machine import pin_cores, profile_cluster
+from weavejax.measure.picture import draw_timelines, steady
+from weavejax.measure.profiling import Grid, profile_model
+from weavejax.measure.validation import Pair, live_buffers, validate
+from weavejax.measure.windows import bind_windows
+from weavejax.meshes.submesh import group_meshes
+from weavejax.models.sequence import operator_sequence
+from weavejax.plan import Parallelism, Template
+from weavejax.planner.round_trip import round_trip_time
+from weavejax.profiles import Profile
+from weavejax.profiles.fit_operators import fit_profile
+from weavejax.runtime.binding import bind_stages
+from weavejax.runtime.cells import plan_cells
+from weavejax.runtime.group import GroupRunner
+from weavejax.runtime.programs import shared_programs
+from weavejax.schedule import build_schedule
+
+MODELS = ("llama-3.1-8b", "qwen3-0.6b", "gemma-3-27b", "qwen3-next-80b-a3b", "gpt-oss-20b")
+
+
+# -- windows -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", WINDOWS)
+def test_windows_run_every_operator_once_and_read_what_was_written(name, length):
+    config = tiny_model(name).config
+    windows = bind_windows(config, Parallelism(), length, base=7)
+    operators = [op for window in windows for op in window.operators]
+    assert operators == list(operator_sequence(config)[1:-1])
+    assert [window.index for window in windows] == list(range(7, 7 + len(windows)))
+    held = {operator_sequence(config)[0].outputs[0].name}
+    for window in windows:
+        assert {tensor.name for tensor in window.reads} <= held
+        held |= {tensor.name for tensor in window.writes}
+        held -= set(window.forgets)
+    assert held == {operator_sequence(config)[-1].inputs[0].name}
+    assert windows[0].embed is not None and windows[-1].head is not None
+
+
+# -- from samples to times -----------------------------------------------------------------------
+
+
+@given(
+    st.floats(1e-6, 1e-3),
+    st.floats(0, 1e-3),
+    st.lists(st.floats(1e-3, 1e-2), min_size=4, max_size=4),
+    st.floats(0.5, 1.0),
+)
+@settings(max_examples=40)
+def test_samples_of_a_machine_without_noise_give_its_times_back(overhead, waiting, own, warm):
+    layers, keys = 6, ["in", "core", "out", "ffn"]
+    counts = [MICROBATCHES * -(-4 * layers // length) for length in WINDOWS]
+    both = np.array([1.0, warm])
+    stages = np.array([own[place % 4] for place in range(4 * layers)])[:, None] * both
+    embed, head = 0.5 * own[0] * both, 5 * own[3] * both
+    total = stages.sum() + embed.sum() + head.sum()
+    samples = calibrate._Samples()
+    samples.walk_s = [[total + overhead * count] * 3 for count in counts]
+    steps = np.concatenate([stages + overhead, head[None]]) + waiting
+    steps[0] += embed
+    samples.steps_s = [steps] * 3
+    point = calibrate._solve(samples, counts, keys * layers, ("embed", "head"))
+    assert point.stage_overhead_s == pytest.approx(overhead, rel=1e-6, abs=1e-9)
+    assert point.residual < 1e-6
+    for key, seconds in zip(keys, own, strict=True):
+        assert point.time_s[key] == pytest.approx(tuple(seconds * both + overhead), rel=0.2)
+    # whatever is attributed to whom, a walk of single operators takes what it took
+    attributed = sum(layers * sum(point.time_s[key]) for key in keys)
+    attributed += sum(point.time_s["embed"]) + sum(point.time_s["head"])
+    assert attributed == pytest.approx(samples.walk_s[0][0], rel=1e-3)
+
+
+# -- profiles ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory) -> Profile:
+    path = tmp_path_factory.mktemp("profile") / "here.json"
+    grid = Grid(rows=(2, 4), contexts=(32,))
+    return profile_model(nine_heads(), grid, repeats=2, out=path)
+
+
+def test_a_profile_says_what_was_measured_on_what(profile):
+    device = profile.data.devices["cpu"]
+    assert {times.name.split()[0] for times in device.operators.values()} == {
+        "embed", "attn_in", "attn_core", "attn_out", "ffn", "head"
+    }  # fmt: skip
+    assert all(times.rows.tolist() == [2, 4] for times in device.operators.values())
+    assert {"date", "jax", "dtype", "cores", "device_kind"} <= set(device.attributes)
+    assert device.element_bytes == 4 and "in_process" in device.links
+    assert json.loads(device.attributes["models"])["nine-heads"]["num_heads"] == 9
+    core = operator_sequence(nine_heads().config)[2]
+    found = profile.operator_time_s(core, group(4), batch=3, context=32)
+    assert found.source == "measured" and found.time_s >= 0
+
+
+def test_measuring_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    path, model, made = tmp_path / "p.json", nine_heads(), []
+    original = profiling.make_calibrator
+
+    def counting(*arguments, **options):
+        made.append(arguments[2:4])
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(profiling, "make_calibrator", counting)
+    grid = Grid(rows=(2, 4), contexts=(32,))
+    with pytest.raises(KeyboardInterrupt):
+        profile_model(model, grid, repeats=1, out=path)
+    profile_model(model, grid, repeats=1, out=path)
+    assert made == [(2, 32), (4, 32), (4, 32)]
+    with pytest.raises(ValueError, match="goes on only where it was begun: its dtype is float32"):
+        profile_model(model, grid, dtype="bfloat16", out=path)
+
+
+def test_errors_name_the_rule():
+    grid = Grid(rows=(2,), contexts=(32,), parallelisms=(Parallelism(tensor_parallel=9),))
+    with pytest.raises(ValueError, match="tensor_parallel=9 needs 9 devices, got 8"):
+        profile_model(nine_heads(), grid, repeats=1)
+    with pytest.raises(ValueError, match=r"cores must be some of \[.*\], got \[4096\]"):
+        pin_cores([4096])
+
+
+def test_the_analytic_model_is_fitted_to_timed_operators(profile):
+    fitted, residuals = fit_profile(profile)
+    assert {r.kind for r in residuals} == {
+        "embed", "attn_in", "attn_core", "attn_out", "ffn", "head"
+    }  # fmt: skip
+    efficiencies = fitted.data.devices["cpu"].efficiencies
+    assert set(efficiencies) == {"gemm", "attention", "elementwise"}
+    with pytest.raises(ValueError, match="has no operators to fit to"):
+        fit_profile(Profile(dataclasses.replace(profile.data, devices={})))
+
+
+# -- expectations --------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 4), st.data())
+@settings(max_examples=15)
+def test_groups_that_take_turns_take_the_sum_of_everything(microbatches, data):
+    model = nine_heads()
+    plan = make_plan(
+        model, Template(cuts=(1,), offset=1), group(12), group(12), microbatches=microbatches
+    )
+    schedule = build_schedule(plan, model.config)
+    count = len(schedule.occurrences)
+    times = st.lists(st.floats(0, 1), min_size=count, max_size=count)
+    compute, moves = data.draw(times), data.draw(times)
+    owners = schedule.owners
+    moves = [0.0 if owners[i] == owners[(i + 1) % count] else moves[i] for i in range(count)]
+    spans = sequential_spans(schedule, compute, moves, 3)
+    end_s = max((span.end_s for span in spans), default=0.0)
+    together = [a + b for a, b in zip(compute, moves, strict=True)]
+    expected = round_trip_time(together, [0.0] * count, [0] * count, microbatches)
+    assert end_s / 3 == pytest.approx(expected)
+    assert sum(s.kind == "compute" for s in spans) == 3 * microbatches * count
+
+
+def test_an_expectation_is_the_planners_prediction_with_the_machines_links(profile):
+    model = nine_heads()
+    plan = make_plan(model, Template(cuts=(3,)), group(4), group(4), microbatches=2, context=32)
+    apart = expect(plan, profile, shared=False)
+    shared = expect(plan, profile, shared=True)
+    local = expect(plan, profile, shared=True, local=[(0, 1), (1, 0)])
+    assert apart.plan.cluster == profile_cluster(profile.data, ["cpu"])
+    assert shared.round_trip_time_s == pytest.approx(
+        2 * (sum(shared.compute_s) + sum(shared.move_s))
+    )
+    assert apart.round_trip_time_s <= shared.round_trip_time_s
+    assert local.round_trip_time_s < shared.round_trip_time_s and sum(local.move_s) == 0
+    assert "one after the other" in shared.how and "overlapping" in apart.how
+    assert sum(g.busy_fraction for g in shared.prediction.groups) <= 1 + 1e-9
+
+
+# -- memory and validation -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predicted_memory_is_what_the_devices_hold(name, profile):
+    model = tiny_model(name)
+    template = Template(cuts=(1,), offset=1)
+    plan = make_plan(model, template, group(8, 2), group(8), microbatches=2, context=64)
+    stages = bind_stages(plan, model.config, build_schedule(plan, model.config))
+    before = live_buffers()
+    runners = []
+    for index, (owner, mesh) in enumerate(zip(plan.groups, group_meshes(plan), strict=True)):
+        mine = [stage for stage in stages if stage.owner == index]
+        programs = shared_programs(model.config, 64, "float32")
+        runners.append(GroupRunner(owner, mine, mesh, plan_cells(plan), programs, (8,)))
+        runners[-1].load(model)
+    held = {device: size - before.get(device, 0) for device, size in live_buffers().items()}
+    expected = expect(plan, profile, shared=True).prediction
+    for runner, memory in zip(runners, expected.groups, strict=True):
+        for device in runner.mesh.devices.flat:
+            predicted = memory.weight_bytes + memory.cache_bytes
+            assert predicted == pytest.approx(held[device], rel=0.05)
+
+
+def test_a_plan_is_validated_and_drawn(profile, tmp_path):
+    model = nine_heads()
+    plan = make_plan(model, Template(cuts=(3,)), group(4), group(4), microbatches=2, context=32)
+    found = validate(model, plan, profile, repeats=2, iterations=3)
+    assert found.round_trip.measured > 0 and found.round_trip.predicted > 0
+    assert [pair.note for pair in found.stages] == ["group 0", "group 1"] * 3
+    assert all(pair.measured > 0 for pair in (*found.stages, *found.moves))
+    assert all(abs(pair.error) < 0.05 for pair in found.memory)
+    assert all(0 < pair.measured <= 1 for pair in found.occupancy)
+    names = {span.name for span in found.measured_spans if span.kind == "compute"}
+    predicted = {s.name for s in found.expectation.spans(1) if s.kind == "compute"}
+    assert predicted <= names
+    off = dataclasses.replace(found, round_trip=Pair(name="x", predicted=2.0, measured=1.0))
+    assert off.within(1.1) and not off.within(0.9)
+    draw_timelines(found, tmp_path / "t.svg")
+    picture = (tmp_path / "t.svg").read_text()
+    assert "predicted" in picture and "measured" in picture and "group 1" in picture
+    two = [span for span in steady(found.measured_spans, 2) if span.name == "run stage 0 mb0"]
+    assert len(two) == 2
+
+
+def test_a_pair_of_nothing_has_no_error():
+    assert Pair(name="x", predicted=0.0, measured=0.0).error == 0
+    assert Pair(name="x", predicted=1.0, measured=0.0).error == float("inf")
+
+
+def test_the_suite_has_twelve_plans_at_one_setting_and_every_number_of_microbatches():
+    every = suite.settings()
+    assert len({s.model for s in every}) == 2 == len({s.context for s in every})
+    assert len(every[0].cases) == 12 and sum(len(s.cases) for s in every) == 24
+    assert {c.microbatches for s in every for c in s.cases} == {1, 2, 3, 4}
+    for name in ("colocated", "afd", "cad"):
+        assert len({c.microbatches for s in every for c in s.cases if c.name == name}) > 2
+    config = suite.small_gemma().config
+    for case in every[2].cases:
+        build_schedule(case.plan(config, every[2].context), config)
+    assert set(suite.MODELS) == {s.model for s in every}
