@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from weavejax.workers.backends import make_launcher
 from weavejax.workers.launch import Launcher
-from weavejax.workers.options import WorkerOptions
+from weavejax.workers.options import MoveKind, WorkerOptions
 
 
 def add_backend(parser: argparse.ArgumentParser, *, default: str, choices: tuple[str, ...]) -> None:
@@ -46,6 +46,12 @@ def add_backend(parser: argparse.ArgumentParser, *, default: str, choices: tuple
         help="times that failed workers are started again (default: %(default)d)",
     )
     parser.add_argument(
+        "--moves",
+        choices=get_args(MoveKind),
+        default=WorkerOptions.moves,
+        help="how rows travel between workers (default: %(default)s)",
+    )
+    parser.add_argument(
         "--platform", metavar="NAME", help="JAX platform of the workers, such as cpu"
     )
 
@@ -56,6 +62,7 @@ def worker_options(options: argparse.Namespace) -> WorkerOptions:
         interface=options.interface,
         failure_timeout_s=options.failure_timeout,
         restarts=options.restarts,
+        moves=options.moves,
         platform=options.platform,
     )
 

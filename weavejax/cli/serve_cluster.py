@@ -79,11 +79,11 @@ def run(options: argparse.Namespace) -> int:
 
 def workers_table(engine: Engine) -> Table:
     """Where every worker runs."""
-    table = Table(title="workers", title_justify="left")
-    for name in ("worker", "device", "host", "address", "cores", "process"):
-        table.add_column(name)
     executor = engine.executor
     assert isinstance(executor, ClusterExecutor)
+    table = Table(title=f"workers; rows travel by {executor.moves}", title_justify="left")
+    for name in ("worker", "device", "host", "address", "cores", "process"):
+        table.add_column(name)
     for name, place, (host, port), process in executor.workers():
         cores = "any" if place.cores is None else ", ".join(map(str, place.cores))
         device = engine.plan.groups[name.group].device

@@ -10,40 +10,22 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from weavejax.workers.failure import Seen, WorkerError, find_failure
-from weavejax.workers.frames import Channel, ConnectionLostError, Header
+from weavejax.workers.failure import WorkerError, find_failure
+from weavejax.workers.frames import ConnectionLostError, Header
 from weavejax.workers.handshake import RefusedConnectionError, accept
 from weavejax.workers.launch import Launcher
 from weavejax.workers.options import WorkerOptions
 from weavejax.workers.orders import Orders
+from weavejax.workers.peer import Peer
 from weavejax.workers.progress_report import Report
 from weavejax.workers.results import PassResult
 from weavejax.workers.share import WorkerName
 
 SETTLE_S = 0.3
 """After a first sign of failure, time for its cause to show: an exit status, fresh reports."""
-
-
-@dataclass
-class _Peer:
-    """What the coordinator knows of a worker."""
-
-    channel: Channel
-    address: tuple[str, int]
-    process_id: int
-    report: Report = field(default_factory=Report)
-    answered_s: float = field(default_factory=time.monotonic)
-    moved_s: float = field(default_factory=time.monotonic)
-    ready: bool = False
-    compiled: int = 0
-    closed: bool = False
-    lost: tuple[str, str] | None = None
-    error: str | None = None
-    times: dict[int, list[float]] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -59,7 +41,7 @@ class Coordinator:
     ):
         self._launcher, self._options = launcher, options
         self._names = tuple(orders)
-        self._peers: dict[WorkerName, _Peer] = {}
+        self._peers: dict[WorkerName, Peer] = {}
         self._results: dict[tuple[int, int], PassResult] = {}
         self._timing = False
         self._changed = threading.Condition()
@@ -71,9 +53,9 @@ class Coordinator:
             self._await_hellos(listener, secret)
             self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
             self._watcher.start()
-            addresses = {str(name): list(peer.address) for name, peer in self._peers.items()}
-            self.broadcast({"do": "peers", "peers": addresses})
-            self._await_ready()
+            self._await_all("prepared")
+            self._introduce()
+            self._await_all("ready")
         except BaseException:
             self.close()
             raise
@@ -154,7 +136,7 @@ class Coordinator:
             name = WorkerName.parse(header["hello"])
             host, port = header["address"]
             channel.limit_silence(self._options.silence_s)
-            peer = self._peers[name] = _Peer(channel, (host, port), header["process"])
+            peer = self._peers[name] = Peer(channel, (host, port), header["process"])
             threading.Thread(
                 target=self._read, args=(name, peer), name=f"from {name}", daemon=True
             ).start()
@@ -171,22 +153,32 @@ class Coordinator:
             if name not in self._peers and time.monotonic() > deadline_s:
                 raise WorkerError(f"did not start within {self._options.start_timeout_s:g} s", name)
 
-    def _await_ready(self) -> None:
+    def _introduce(self) -> None:
+        """Tell all workers where the others are. Rows go device to device if all of them can."""
+        peers = {str(name): peer for name, peer in self._peers.items()}
+        servers = {name: peer.server for name, peer in peers.items()}
+        self.device_moves = all(server is not None for server in servers.values())
+        if not self.device_moves:
+            servers = dict.fromkeys(servers)
+        addresses = {name: list(peer.address) for name, peer in peers.items()}
+        self.broadcast({"do": "peers", "peers": addresses, "servers": servers})
+
+    def _await_all(self, state: str) -> None:
         deadline = time.monotonic() + self._options.start_timeout_s
         with self._changed:
-            while not all(peer.ready for peer in self._peers.values()):
+            while not all(getattr(peer, state) for peer in self._peers.values()):
                 if self.failure is not None:
                     raise self.failure
                 if time.monotonic() > deadline:
-                    late = next(name for name, peer in self._peers.items() if not peer.ready)
+                    late = next(n for n, peer in self._peers.items() if not getattr(peer, state))
                     raise WorkerError(
-                        f"was not ready within {self._options.start_timeout_s:g} s", late
+                        f"was not {state} within {self._options.start_timeout_s:g} s", late
                     )
                 self._changed.wait(0.2)
 
     # -- what workers say ----------------------------------------------------------------------
 
-    def _read(self, name: WorkerName, peer: _Peer) -> None:
+    def _read(self, name: WorkerName, peer: Peer) -> None:
         try:
             while True:
                 self._take(name, peer, *peer.channel.receive())
@@ -194,9 +186,7 @@ class Coordinator:
             peer.closed = True
             self._notice()
 
-    def _take(
-        self, name: WorkerName, peer: _Peer, header: Header, arrays: list[np.ndarray]
-    ) -> None:
+    def _take(self, name: WorkerName, peer: Peer, header: Header, arrays: list[np.ndarray]) -> None:
         peer.answered_s = now_s = time.monotonic()
         if "boundary" in header:
             key = (header["pass"], header["microbatch"])
@@ -215,7 +205,12 @@ class Coordinator:
             peer.report = report
         elif "ready" in header:
             with self._changed:
-                peer.ready, peer.compiled, peer.moved_s = True, header["compiled"], now_s
+                peer.ready, peer.moved_s = True, now_s
+                self._changed.notify_all()
+        elif "prepared" in header:
+            with self._changed:
+                peer.prepared, peer.compiled = True, header["prepared"]
+                peer.server = header["server"]
                 self._changed.notify_all()
         elif "lost" in header:
             peer.lost = (header["lost"], header["reason"])
@@ -263,16 +258,7 @@ class Coordinator:
     def _judge(self, busy: bool, since_s: float) -> WorkerError | None:
         now_s = time.monotonic()
         seen = {
-            name: Seen(
-                report=peer.report,
-                # Reading weights and compiling may keep a process from answering.
-                silent_s=now_s - peer.answered_s if peer.ready else 0.0,
-                still_s=now_s - max(peer.moved_s, since_s) if peer.ready else 0.0,
-                exit_status=self._launcher.exit_status(name),
-                closed=peer.closed,
-                lost=peer.lost,
-                error=peer.error,
-            )
+            name: peer.seen(now_s, since_s, self._launcher.exit_status(name))
             for name, peer in self._peers.items()
         }
         return find_failure(seen, timeout_s=self._options.failure_timeout_s, busy=busy)

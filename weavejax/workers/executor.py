@@ -26,7 +26,7 @@ from weavejax.workers.failure import WorkerError
 from weavejax.workers.handshake import listen, new_secret
 from weavejax.workers.launch import Launcher, Place
 from weavejax.workers.model_source import describe_model
-from weavejax.workers.options import WorkerOptions
+from weavejax.workers.options import MoveKind, WorkerOptions
 from weavejax.workers.orders import Orders
 from weavejax.workers.results import PassResult, RemoteRows
 from weavejax.workers.share import WorkerName
@@ -61,6 +61,11 @@ class ClusterExecutor:
         self._start()
 
     @property
+    def moves(self) -> MoveKind:
+        """How rows travel between the workers that run now."""
+        return "device" if self.coordinator.device_moves else "sockets"
+
+    @property
     def passes(self) -> int:
         """Passes that the workers of this session have been told to do."""
         return self._pass
@@ -90,6 +95,7 @@ class ClusterExecutor:
 
     def _orders(self, name: WorkerName, listener: socket.socket, secret: bytes) -> Orders:
         place, group = self._places[name], self.plan.groups[name.group]
+        single = all(group.tensor_parallel == 1 for group in self.plan.groups)
         platform = self.options.platform or ("cpu" if group.device == "cpu" else None)
         return Orders(
             name=str(name),
@@ -102,6 +108,7 @@ class ClusterExecutor:
             chunks=self.chunks,
             platform=platform,
             cores=place.cores if platform == "cpu" else None,
+            moves=self.options.moves if single else "sockets",
             silence_s=self.options.silence_s,
         )
 

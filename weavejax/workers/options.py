@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+MoveKind = Literal["sockets", "device"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +28,19 @@ class WorkerOptions:
     platform: str | None = None
     """JAX platform of the workers; by default ``cpu`` for groups on ``cpu``, else JAX's choice."""
 
+    moves: MoveKind = "sockets"
+    """How rows travel: ``sockets``, through host memory, or ``device``, by
+    ``jax.experimental.transfer`` where replicas are single devices and a probe at start succeeds on
+    every worker, else by sockets all the same."""
+
     def __post_init__(self) -> None:
         for name in ("failure_timeout_s", "start_timeout_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value <= 0:
                 raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+        if self.moves not in get_args(MoveKind):
+            kinds = " or ".join(get_args(MoveKind))
+            raise ValueError(f"moves must be {kinds}, got {self.moves!r}")
         if not isinstance(self.restarts, int) or self.restarts < 0:
             raise ValueError(f"restarts must be a whole number >= 0, got {self.restarts!r}")
 

@@ -27,6 +27,8 @@ class Orders:
     """JAX platform; ``None`` is JAX's choice."""
     cores: tuple[int, ...] | None
     """CPU cores to stay on; ``None`` leaves the process where it is."""
+    moves: str
+    """``sockets`` or ``device``: :mod:`weavejax.workers.moves`."""
     silence_s: float
     """Without a word from the coordinator for so long, the worker ends itself."""
 

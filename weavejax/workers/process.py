@@ -28,6 +28,7 @@ from weavejax.workers.handshake import dial
 from weavejax.workers.inbox import Inbox
 from weavejax.workers.links import Links, Outlet
 from weavejax.workers.model_source import open_model
+from weavejax.workers.moves import DeviceMoves, Moves, SocketMoves, start_server
 from weavejax.workers.orders import Orders
 from weavejax.workers.progress_report import Report
 from weavejax.workers.replica import Replica
@@ -66,6 +67,7 @@ class _Worker:
         self.control.limit_silence(orders.silence_s)
         self.replica: Replica | None = None
         self._peers: dict[str, tuple[str, int]] = {}
+        self._servers: dict[str, str | None] = {}
         self._peers_known = threading.Event()
 
     def run(self) -> None:
@@ -80,17 +82,29 @@ class _Worker:
 
     def _serve(self) -> None:
         runner = self._prepare()
-        names, routes = self._routes()
+        server = start_server(self.orders.interface) if self.orders.moves == "device" else None
+        self._tell(
+            {
+                "prepared": runner.programs.programs.compiled,
+                "server": None if server is None else server.address(),
+            }
+        )
         self._peers_known.wait()
+        names, routes = self._routes()
         to = {str(route.destination) for route in routes if route.source == self.name}
         sources = {str(route.source) for route in routes if route.destination == self.name}
         self.links.connect({peer: self._peers[peer] for peer in to}, sorted(sources))
         outlets = dict(self.links.outlets)
         outlets["coordinator"] = Outlet("coordinator", self.control, self._lost_peer)
+        moves: Moves = SocketMoves(outlets, self.inbox)
+        if server is not None and all(self._servers[peer] for peer in sources):
+            secret = bytes.fromhex(self.orders.secret)
+            known = {peer: str(self._servers[peer]) for peer in sources}
+            moves = DeviceMoves(server, known, runner.cells.count, secret)
         schedule = build_schedule(self.plan, self._config)
         share = worker_share(self.plan, self.name)
-        self.replica = Replica(runner, schedule, share, names, outlets, self.inbox)
-        self._tell({"ready": True, "compiled": runner.programs.programs.compiled})
+        self.replica = Replica(runner, schedule, share, names, moves, outlets, self.inbox)
+        self._tell({"ready": True})
         self.replica.run()
         self.links.close()
 
@@ -139,6 +153,7 @@ class _Worker:
                     self._tell({"report": self._report().to_dict()})
                 elif do == "peers":
                     self._peers = {n: (host, port) for n, (host, port) in header["peers"].items()}
+                    self._servers = header["servers"]
                     self._peers_known.set()
                 elif do == "drop":
                     self.links.drop()

@@ -27,7 +27,8 @@ from weavejax.runtime.stage import StageShape
 from weavejax.schedule import Receive, Run, Schedule, Send
 from weavejax.workers.frames import Header
 from weavejax.workers.inbox import Inbox, StopReplicaError
-from weavejax.workers.links import Outlet, fetch_rows
+from weavejax.workers.links import Outlet
+from weavejax.workers.moves import Crossing, Moves
 from weavejax.workers.progress_report import Report
 from weavejax.workers.share import RowRoute, Share
 from weavejax.workers.timing import time_moves, time_runs
@@ -44,6 +45,7 @@ class Replica:
         schedule: of the whole plan.
         share: which rows it holds.
         routes: (source group, destination group) to the row routes between them.
+        moves: carries rows.
         outlets: connections to the workers it sends to, and ``coordinator``.
         inbox: where commands and rows arrive.
     """
@@ -54,11 +56,13 @@ class Replica:
         schedule: Schedule,
         share: Share,
         routes: Mapping[tuple[int, int], Sequence[RowRoute]],
+        moves: Moves,
         outlets: Mapping[str, Outlet],
         inbox: Inbox,
     ):
         self.runner, self.schedule, self._share = runner, schedule, share
-        self._routes, self.outlets, self._inbox = routes, outlets, inbox
+        self._routes, self._moves = routes, moves
+        self.outlets, self._inbox = outlets, inbox
         self.group = share.name.group
         self._ring = len(schedule.occurrences) - 1
         self.stages = {stage.index: stage for stage in runner.stages}
@@ -78,10 +82,16 @@ class Replica:
         outlets = list(self.outlets.values())
         unsent = [h for outlet in outlets if "boundary" in (h := outlet.waiting_for or {})]
         sending = min(((h["pass"], h["boundary"], h["microbatch"]) for h in unsent), default=None)
+        report, unfinished = self.report, self._moves.unfinished()
+        if unfinished is not None:
+            (_, boundary, microbatch), peer = unfinished
+            report = replace(
+                report, state="waiting", boundary=boundary, microbatch=microbatch, peer=peer
+            )
         return replace(
-            self.report,
+            report,
             sending=None if sending is None else sending[1:],
-            steps=self.report.steps + sum(outlet.sent for outlet in outlets),
+            steps=report.steps + sum(outlet.sent for outlet in outlets),
         )
 
     # -- commands ------------------------------------------------------------------------------
@@ -224,7 +234,8 @@ class Replica:
         routes = self._destinations(owners[(boundary + 1) % len(owners)])
 
         def step() -> None:
-            self._send([held[name] for name in names], routes, boundary, microbatch)
+            arrays = [held[name] for name in names]
+            self._moves.send(arrays, routes, Crossing(self._pass, boundary, microbatch))
             for name in forgets:
                 held.pop(name, None)
 
@@ -241,48 +252,21 @@ class Replica:
     def _bind_landing(
         self, tensors: Sequence[TensorSpec], shape: StageShape
     ) -> Callable[[int, int, int], list[jax.Array]]:
-        """A function that waits for the rows of a boundary and places them on the devices."""
-        shardings = [self.runner.wire(tensor, shape).sharding for tensor in tensors]
-        assert all(sharding is not None for sharding in shardings)
-        # One device needs no mesh, and naming it costs the host as much as the copy.
-        targets = [
-            next(iter(s.device_set)) if s is not None and len(s.device_set) == 1 else s
-            for s in shardings
-        ]
+        """A function that takes in the rows of a boundary."""
+        wires = [self.runner.wire(tensor, shape) for tensor in tensors]
 
         def land(boundary: int, microbatch: int, number: int) -> list[jax.Array]:
-            parts = []
-            for route in self._sources(self.schedule.owners[boundary]):
-                key = (number, boundary, microbatch, str(route.source))
-                if not self._inbox.has_rows(key):
-                    self._now(
-                        state="waiting",
-                        boundary=boundary,
-                        microbatch=microbatch,
-                        peer=str(route.source),
-                    )
-                parts.append(self._inbox.rows(key))
+            crossing = Crossing(number, boundary, microbatch)
+            routes = self._sources(self.schedule.owners[boundary])
+            arrays = self._moves.receive(wires, routes, crossing, partial(self._wait, crossing))
             self._now(state="running", boundary=None, peer=None)
-            joined = (
-                parts[0]
-                if len(parts) == 1
-                else [np.concatenate(p) for p in zip(*parts, strict=True)]
-            )
-            return jax.device_put(joined, targets)
+            return arrays
 
         return land
 
-    def _send(
-        self,
-        arrays: Sequence[jax.Array],
-        routes: Sequence[RowRoute],
-        boundary: int,
-        microbatch: int,
-    ) -> None:
-        header = {"pass": self._pass, "boundary": boundary, "microbatch": microbatch}
-        for route in routes:
-            outlet = self.outlets[str(route.destination)]
-            outlet.put(header, lambda route=route: fetch_rows(arrays, route.rows))
+    def _wait(self, crossing: Crossing, peer: str) -> None:
+        _, boundary, microbatch = crossing
+        self._now(state="waiting", boundary=boundary, microbatch=microbatch, peer=peer)
 
     # -- sampled ids ---------------------------------------------------------------------------
 
@@ -295,7 +279,8 @@ class Replica:
         if self.group == first:
             self._accept_ids(microbatch, shape, batch, ids)
         else:
-            self._send([ids], self._destinations(first), self._ring, microbatch)
+            crossing = Crossing(self._pass, self._ring, microbatch)
+            self._moves.send([ids], self._destinations(first), crossing)
 
     def _await_ids(self, microbatch: int, shape: StageShape, batch: PrefillBatch | None) -> None:
         """Note that a pass's ids will come from the last group; they are taken when needed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -101,8 +102,8 @@ class RowRoute:
     parts: int
     """Parts the source's rows are counted in, so that one route serves rows and cells."""
 
-    def rows(self, array: np.ndarray) -> np.ndarray:
-        """The part of the source's array that travels."""
+    def rows(self, array: Any) -> Any:
+        """The part of the source's array, of host or device, that travels."""
         size = array.shape[0]
         return array[self.cut[0] * size // self.parts : self.cut[1] * size // self.parts]
 
