@@ -78,10 +78,13 @@ def test_what_is_no_frame_ends_the_connection(sent: bytes, message: str) -> None
 
 
 def test_silence_is_limited() -> None:
-    _, right, _ = pair()
-    right.limit_silence(0.05)
+    left, right, _ = pair()
+    right.limit_waiting(receive_s=0.05, send_s=0.05)
     with pytest.raises(ConnectionLostError, match="receiving failed"):
         right.receive()
+    with pytest.raises(ConnectionLostError, match="sending failed"):
+        right.send({}, [np.zeros(10_000_000, np.uint8)])  # nobody takes it
+    left.close()
 
 
 def welcome(secret: bytes, timeout_s: float = 5.0) -> tuple[tuple[str, int], list[object]]:

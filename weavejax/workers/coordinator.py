@@ -135,7 +135,9 @@ class Coordinator:
                 continue  # a stranger, or nobody yet
             name = WorkerName.parse(header["hello"])
             host, port = header["address"]
-            channel.limit_silence(self._options.silence_s)
+            channel.limit_waiting(
+                receive_s=self._options.silence_s, send_s=self._options.failure_timeout_s
+            )
             peer = self._peers[name] = Peer(channel, (host, port), header["process"])
             threading.Thread(
                 target=self._read, args=(name, peer), name=f"from {name}", daemon=True

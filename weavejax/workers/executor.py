@@ -91,7 +91,11 @@ class ClusterExecutor:
         finally:
             listener.close()
         self._pass = 0
-        self._warm_up()
+        try:
+            self._warm_up()
+        except BaseException:
+            self.coordinator.close()
+            raise
 
     def _orders(self, name: WorkerName, listener: socket.socket, secret: bytes) -> Orders:
         place, group = self._places[name], self.plan.groups[name.group]

@@ -86,11 +86,11 @@ class Channel:
             raise ConnectionLostError(f"receiving failed: {error}") from None
         return header, _views(header.pop("arrays", ()), payload)
 
-    def limit_silence(self, seconds: float) -> None:
-        """Let :meth:`receive` fail when nothing comes for so long, and a send that cannot go."""
-        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+    def limit_waiting(self, *, receive_s: float, send_s: float) -> None:
+        """Let :meth:`receive` fail when nothing comes, and :meth:`send` when nothing goes."""
+        for option, seconds in ((socket.SO_RCVTIMEO, receive_s), (socket.SO_SNDTIMEO, send_s)):
+            value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def close(self) -> None:
         """End the connection at once; a thread that waits on it stops with an error."""

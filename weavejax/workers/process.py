@@ -64,7 +64,7 @@ class _Worker:
             orders.name, orders.interface, secret, self.inbox.put_rows, self._lost_peer
         )
         self.control = dial(orders.coordinator, secret, timeout_s=30.0)
-        self.control.limit_silence(orders.silence_s)
+        self.control.limit_waiting(receive_s=orders.silence_s, send_s=orders.silence_s)
         self.replica: Replica | None = None
         self._peers: dict[str, tuple[str, int]] = {}
         self._servers: dict[str, str | None] = {}
