@@ -87,6 +87,23 @@ def test_samples_of_a_machine_without_noise_give_its_times_back(overhead, waitin
     assert attributed == pytest.approx(samples.walk_s[0][0], rel=1e-3)
 
 
+def test_every_walk_computes_the_model():
+    calibrator = profiling.make_calibrator(
+        nine_heads(), Parallelism(), 2, 32, device="cpu", dtype="float32"
+    )
+    start, answers = np.array([7, 11], np.int32), []
+    assert calibrator.alternating is not None
+    walks = [lambda walk=walk: calibrator._walk(walk) for walk in calibrator.walks]
+    for walk in (*walks, calibrator.alternating._walk):
+        calibrator._reset(1)
+        for held in calibrator.runner.held:
+            held["ids"] = calibrator.runner.put(start, wire=True)
+        walk()
+        answers.append([np.asarray(held["ids"]).tolist() for held in calibrator.runner.held])
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0][0] != start.tolist()
+
+
 # -- profiles ------------------------------------------------------------------------------------
 
 

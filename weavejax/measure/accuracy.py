@@ -25,6 +25,7 @@ from weavejax.plan import Parallelism
 from weavejax.profiles.estimator import Profile
 from weavejax.profiles.schema import ProfileData
 from weavejax.runtime.executor import Executor
+from weavejax.runtime.memory import Weights
 
 Progress = Callable[[str, int, int], None]
 
@@ -144,7 +145,7 @@ def _measure_setting(
     for case in setting.cases:
         plan = case.plan(model.config, setting.context)
         runs.append(PlanRun(Executor(model, plan, oversubscribe=True, chunks=(8,))))
-    weights = None
+    weights: list[Weights] = []
     calibrators = {}
     for count in sorted({run.plan.microbatch_rows for run in runs}):
         calibrator = calibrators[count] = make_calibrator(

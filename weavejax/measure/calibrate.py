@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from weavejax.measure.alternating import MICROBATCHES, Alternating
 from weavejax.measure.windows import bind_windows
 from weavejax.models.loading import Model
 from weavejax.models.sequence import operator_sequence
@@ -30,7 +31,6 @@ from weavejax.runtime.group import GroupRunner
 from weavejax.runtime.memory import Weights
 from weavejax.runtime.programs import shared_programs
 
-MICROBATCHES = 2
 WINDOWS = (1, 2, 8)
 """Lengths of the stages that are walked: one operator, half a layer, two layers."""
 Bound = list[tuple[int, Callable[[], Sequence[Any]]]]
@@ -47,6 +47,10 @@ class Point:
     """what a longer stage saves for every boundary it does not have"""
     residual: float
     """largest relative error of a walk's time under these"""
+    move_s: float | None = None
+    """a move to another device of the process, per microbatch; None where there is no other"""
+    move_bytes: float = 0.0
+    """its mean size"""
 
 
 class Calibrator:
@@ -59,7 +63,8 @@ class Calibrator:
         rows: of a microbatch.
         context: capacity of the caches, and where every row stands.
         dtype: of weights and caches.
-        weights: of an earlier calibrator of the same model, parallelism and mesh.
+        other: devices of a second replica, to time moves to and fro.
+        weights: of an earlier calibrator of the same model, parallelism and meshes.
     """
 
     def __init__(
@@ -71,31 +76,35 @@ class Calibrator:
         rows: int,
         context: int,
         dtype: str,
-        weights: Weights | None = None,
+        other: Mesh | None = None,
+        weights: Sequence[Weights] = (),
     ) -> None:
         self.rows, self.context = rows, context
         cells = Cells(
             group.attention_data_parallel, rows // group.attention_data_parallel, MICROBATCHES
         )
-        config, parallelism = model.config, group.parallelism
+        config = model.config
+        programs = shared_programs(config, context, dtype)
         per_length, base = [], 0
         for length in WINDOWS:
-            per_length.append(bind_windows(config, parallelism, length, base=base))
+            per_length.append(bind_windows(config, group.parallelism, length, base=base))
             base += len(per_length[-1])
-        self.runner = GroupRunner(
-            group,
-            [stage for stages in per_length for stage in stages],
-            mesh,
-            cells,
-            shared_programs(config, context, dtype),
-            (1,),
-        )
-        if weights is None:
-            self.runner.load(model)
-        else:
-            self.runner.weights = weights
-            self.runner.allocate()
+        every = [stage for stages in per_length for stage in stages]
+        self.runners = [GroupRunner(group, every, mesh, cells, programs, (1,))]
+        if other is not None:
+            odd = per_length[0][1::2]
+            self.runners.append(GroupRunner(group, odd, other, cells, programs, (1,)))
+        for place, runner in enumerate(self.runners):
+            if place < len(weights):
+                runner.weights = weights[place]
+                runner.allocate()
+            else:
+                runner.load(model)
         self.walks = [self._bind(stages) for stages in per_length]
+        self.alternating = None
+        if other is not None:
+            shape = self.runners[0].programs.shape(1, context, prefill=False)
+            self.alternating = Alternating(config, per_length[0], self.runners, shape)
         specs = {op.index: op for op in operator_sequence(config)}
         singles = per_length[0]
         self.keys = [operator_key(specs[stage.operators[0].index], group) for stage in singles]
@@ -104,8 +113,13 @@ class Calibrator:
         self._samples = _Samples()
 
     @property
-    def weights(self) -> Weights:
-        return self.runner.weights
+    def weights(self) -> list[Weights]:
+        """For other calibrators on the same devices."""
+        return [runner.weights for runner in self.runners]
+
+    @property
+    def runner(self) -> GroupRunner:
+        return self.runners[0]
 
     def sample(self, iterations: int = 2) -> None:
         """Walk each way once more; alternate this between calibrators and plans."""
@@ -118,12 +132,25 @@ class Calibrator:
                 self._walk(walk)
             jax.block_until_ready(self.runner.held)
             self._samples.walk_s[number].append((time.perf_counter() - start) / iterations)
+        if self.alternating is not None:
+            self._reset(iterations + 1)
+            self._samples.alternating_s.append(self.alternating.time_s(iterations))
         self._samples.steps_s.append(self._stepwise(self.walks[0]))
 
     def point(self) -> Point:
         """What all samples so far say."""
         counts = [len(walk.body) for walk in self.walks]
-        return _solve(self._samples, counts, self.keys, self.end_keys)
+        point = _solve(self._samples, counts, self.keys, self.end_keys)
+        if self.alternating is None:
+            return point
+        pairs = zip(self._samples.alternating_s, self._samples.walk_s[0], strict=True)
+        longer_s = float(np.median([apart - alone for apart, alone in pairs]))
+        count = self.alternating.moves
+        return replace(
+            point,
+            move_s=max(longer_s / count, 0.0),
+            move_bytes=self.alternating.moved_bytes / count,
+        )
 
     # -- walking -------------------------------------------------------------------------------
 
@@ -167,7 +194,8 @@ class Calibrator:
         ones = np.ones(self.rows, np.int32)
         start = ones * max(0, self.context - iterations - 1)
         for microbatch in range(MICROBATCHES):
-            self.runner.set_rows(microbatch, start, ones, greedy_rows(self.rows))
+            for runner in self.runners:
+                runner.set_rows(microbatch, start, ones, greedy_rows(self.rows))
 
 
 @dataclass(frozen=True)
@@ -181,6 +209,7 @@ class _Walk:
 class _Samples:
     walk_s: list[list[float]] = field(default_factory=lambda: [[] for _ in WINDOWS])
     steps_s: list[np.ndarray] = field(default_factory=list)
+    alternating_s: list[float] = field(default_factory=list)
 
 
 def _forgetting(

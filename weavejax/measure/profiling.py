@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from weavejax.runtime.memory import Weights
 Progress = Callable[[str, int, int], None]
 OVERHEADS = "stage_overheads_s"
 """Attribute of a device: the overhead found at every point, as JSON."""
+LATENCIES = "move_latencies_s"
+"""Attribute of a device: what a move took at every point beside its bytes, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,13 @@ def profile_model(
     dtype = dtype or ("float32" if here[0].platform == "cpu" else "bfloat16")
     data = start_profile(out, device, dtype)
     points = grid.points()
-    weights: dict[Parallelism, Weights] = {}
+    weights: dict[Parallelism, list[Weights]] = {}
     for done, (cut, rows, context) in enumerate(points):
         progress("measuring operators", done, len(points))
         if has_point(data.devices[device], model, cut, rows, context):
             continue
         calibrator = make_calibrator(
-            model, cut, rows, context, device=device, dtype=dtype, weights=weights.get(cut)
+            model, cut, rows, context, device=device, dtype=dtype, weights=weights.get(cut, ())
         )
         weights[cut] = calibrator.weights
         for _ in range(repeats):
@@ -105,7 +107,7 @@ def make_calibrator(
     *,
     device: str,
     dtype: str,
-    weights: Weights | None = None,
+    weights: Sequence[Weights] = (),
 ) -> Calibrator:
     """A calibrator on the first devices of this process.
 
@@ -118,13 +120,26 @@ def make_calibrator(
             f"tensor_parallel={ways} needs {ways} devices, got {len(here)} "
             f"(on a CPU: --cpu-devices {ways})"
         )
-    mesh = Mesh(np.array(here[:ways], dtype=object).reshape(1, ways), (REPLICA, MODEL))
+    meshes = [
+        Mesh(np.array(devices, dtype=object).reshape(1, ways), (REPLICA, MODEL))
+        for devices in (here[:ways], here[ways : 2 * ways])
+        if len(devices) == ways
+    ]
     group = DeviceGroup(
         device=device,
         resident_batch=2 * rows,
         **{field.name: getattr(cut, field.name) for field in dataclasses.fields(Parallelism)},
     )
-    return Calibrator(model, group, mesh, rows=rows, context=context, dtype=dtype, weights=weights)
+    return Calibrator(
+        model,
+        group,
+        meshes[0],
+        other=meshes[1] if len(meshes) > 1 else None,
+        rows=rows,
+        context=context,
+        dtype=dtype,
+        weights=weights,
+    )
 
 
 def start_profile(out: Path | None, device: str, dtype: str) -> ProfileData:
@@ -170,7 +185,10 @@ def has_point(
 def add_point(
     data: ProfileData, device: str, model: Model, rows: int, context: int, point: Point
 ) -> ProfileData:
-    """The profile with one more point; the overhead of a stage is the median over all points."""
+    """The profile with one more point.
+
+    The overhead of a stage and the latency of a move are medians over all points.
+    """
     known = data.devices[device]
     operators: dict[str, OperatorTimes] = dict(known.operators)
     for key, pair in point.time_s.items():
@@ -184,15 +202,24 @@ def add_point(
         operators[key] = merge_times(operators.get(key), new)
     overheads: dict[str, Any] = json.loads(known.attributes.get(OVERHEADS, "{}"))
     overheads[f"{model.config.name} {rows} x {context}"] = round(point.stage_overhead_s, 9)
+    latencies: dict[str, Any] = json.loads(known.attributes.get(LATENCIES, "{}"))
+    links = dict(known.links)
+    if point.move_s is not None and IN_PROCESS in links:
+        copy_s = point.move_bytes / links[IN_PROCESS].bandwidth_bytes_per_s
+        latencies[f"{model.config.name} {rows} x {context}"] = round(point.move_s - copy_s, 9)
+        latency_s = max(float(np.median(list(latencies.values()))), 0.0)
+        links[IN_PROCESS] = dataclasses.replace(links[IN_PROCESS], latency_s=latency_s)
     models = json.loads(known.attributes.get("models", "{}"))
     models[model.config.name] = model.config.to_dict()
     changed = dataclasses.replace(
         known,
         operators=operators,
+        links=links,
         stage_overhead_s=float(np.median(list(overheads.values()))),
         attributes={
             **known.attributes,
             OVERHEADS: json.dumps(overheads),
+            LATENCIES: json.dumps(latencies),
             "models": json.dumps(models),
         },
     )

@@ -27,7 +27,7 @@ def transformers_logits(model: Model, tokens: np.ndarray) -> tuple[np.ndarray | 
     """
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         return None, "transformers and torch are not installed: not compared with them"
-    theirs = _load(model)
+    theirs = transformers_model(model)
     if theirs is None:
         return None, f"transformers has no config for {model.config.name}: not compared with it"
     import torch
@@ -37,7 +37,8 @@ def transformers_logits(model: Model, tokens: np.ndarray) -> tuple[np.ndarray | 
     return np.stack([row.numpy() for row in rows]).astype(np.float32), "transformers, float32"
 
 
-def _load(model: Model) -> Any:
+def transformers_model(model: Model) -> Any:
+    """The float32 module of transformers with the same weights; ``None`` if it has no config."""
     import torch
     import transformers
 
