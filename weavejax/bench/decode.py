@@ -6,7 +6,6 @@ ratio near one says that attention, norms, sampling and the host cost little.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from weavejax.bench.interleaved import median_times_s
+from weavejax.bench.subjects import plan_decode
 from weavejax.models.loading import Model
 from weavejax.plan import Plan
-from weavejax.runtime.batches import greedy_rows
 from weavejax.runtime.executor import Executor
 
 Array = jax.Array
@@ -35,8 +35,6 @@ class DecodePoint:
     """Median time of a decode iteration."""
     gemm_s: float
     """Median time of its matrix products alone."""
-    host_s: float
-    """Median time the host's thread spends to submit an iteration."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -80,42 +78,18 @@ def bench_decode(
             plan = make_plan(batch, context)
             executor = Executor(model, plan, oversubscribe=oversubscribe, dtype=dtype, chunks=(8,))
             gemms = _gemm_bound(executor, batch)
-            steps, bounds, hosts = [], [], []
-            for _ in range(repeats):
-                step_s, host_s = _time_steps(executor, context, iterations)
-                steps.append(step_s)
-                hosts.append(host_s)
-                bounds.append(gemms(iterations))
+            subjects = {
+                "step": plan_decode(executor, context, iterations),
+                "gemms": lambda gemms=gemms: gemms(iterations),
+            }
+            times = median_times_s(subjects, repeats)
             points.append(
                 DecodePoint(
-                    batch=batch,
-                    context=context,
-                    step_s=statistics.median(steps),
-                    gemm_s=statistics.median(bounds),
-                    host_s=statistics.median(hosts),
+                    batch=batch, context=context, step_s=times["step"], gemm_s=times["gemms"]
                 )
             )
             progress("batch x context", len(points), total)
     return points
-
-
-def _time_steps(executor: Executor, context: int, iterations: int) -> tuple[float, float]:
-    """Seconds of an iteration with every slot near the end of its context, and the host's."""
-    rows = executor.plan.microbatch_rows
-    ones = np.ones(rows, np.int32)
-    start_at = max(0, context - iterations - 1)
-    microbatches = range(executor.plan.microbatches)
-    for microbatch in microbatches:
-        executor.set_rows(microbatch, ones * start_at, ones, greedy_rows(rows))
-    work = dict.fromkeys(microbatches, context)
-    jax.block_until_ready(executor.decode(work))
-    start, host = time.perf_counter(), time.thread_time()
-    for _ in range(iterations):
-        results = executor.decode(work)
-    host = time.thread_time() - host
-    jax.block_until_ready(results)
-    executor.wait()
-    return (time.perf_counter() - start) / iterations, host / iterations
 
 
 def _gemm_bound(executor: Executor, batch: int) -> Callable[[int], float]:

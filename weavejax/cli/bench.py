@@ -13,6 +13,7 @@ from rich.table import Table
 from weavejax.bench import bench_decode, bench_throughput, load_requests, random_requests
 from weavejax.bench.decode import DecodePoint
 from weavejax.bench.throughput import ThroughputResult
+from weavejax.cli import bench_ratios
 from weavejax.cli.common import (
     add_cpu_devices,
     check_output,
@@ -28,8 +29,8 @@ from weavejax.serve import serve
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Register the command and its two kinds."""
-    parser = commands.add_parser("bench", help="measure throughput or the decode step")
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="throughput|decode")
+    parser = commands.add_parser("bench", help="measure throughput, steps, ratios, host cost")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     for name, text in (
         ("throughput", "offline throughput of many requests"),
         ("decode", "steady decode iterations beside the time of their GEMMs"),
@@ -53,6 +54,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
             kind.add_argument("--batch", type=int, nargs="+", default=(1, 8, 32), metavar="N")
             kind.add_argument("--context", type=int, nargs="+", default=(128,), metavar="TOKENS")
             kind.add_argument("--repeats", type=int, default=5, metavar="N")
+    bench_ratios.add_kinds(kinds)
     return parser
 
 
@@ -61,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
     set_cpu_devices(options.cpu_devices)
     if options.kind == "decode":
         return _decode(options)
-    return _throughput(options)
+    if options.kind == "throughput":
+        return _throughput(options)
+    return bench_ratios.run(options)
 
 
 def _throughput(options: argparse.Namespace) -> int:
@@ -154,7 +158,7 @@ def throughput_table(result: ThroughputResult) -> Table:
 def decode_table(points: list[DecodePoint]) -> Table:
     """One row per batch and context; medians."""
     table = Table(title="decode step beside its own GEMMs", title_justify="left")
-    for name in ("batch", "context", "step ms", "GEMMs ms", "ratio", "host ms", "tokens/s"):
+    for name in ("batch", "context", "step ms", "GEMMs ms", "ratio", "tokens/s"):
         table.add_column(name, justify="right")
     for point in points:
         table.add_row(
@@ -163,7 +167,6 @@ def decode_table(points: list[DecodePoint]) -> Table:
             f"{point.step_s * 1e3:.2f}",
             f"{point.gemm_s * 1e3:.2f}",
             f"{point.ratio:.2f}",
-            f"{point.host_s * 1e3:.2f}",
             f"{point.tokens_per_s:.1f}",
         )
     return table
