@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 from serving import tiny_model
@@ -136,10 +135,3 @@ def test_two_namespaces_are_made_and_removed() -> None:
 def test_a_plan_that_is_not_in_the_list_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster-check", "tokens", "--only", "sideways"]) == 2
     assert "got sideways" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_tokens_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster-check", "tokens", "--only", "colocated", "--json"]) == 0
-    [row] = json.loads(capsys.readouterr().out)
-    assert row["same"] is True

@@ -79,17 +79,14 @@ def test_a_client_that_disappears_frees_its_slots(engine: Engine, expected: list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_requests_survive_a_worker(
-    number: signal.Signals, engine: Engine, expected: list[Output]
-) -> None:
+def test_requests_survive_a_stopped_worker(engine: Engine, expected: list[Output]) -> None:
     executor = executor_of(engine)
     before = executor.coordinator.process_ids()
     stream = engine.stream(prompts(), PARAMS)
     outputs, struck = [], False
     for chunk in stream:
         if len(chunk.token_ids) and not struck and chunk.index == 1:
-            os.kill(sorted(before.values())[1], number)
+            os.kill(sorted(before.values())[1], signal.SIGSTOP)
             struck = True
         if chunk.output is not None:
             outputs.append(chunk.output)
