@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from weavejax.measure.clustered import measure_clustered
 from weavejax.measure.expectation import expect
 from weavejax.measure.profiling import add_point, make_calibrator, start_profile
 from weavejax.measure.resident import keep_resident
 from weavejax.measure.running import PlanRun, same_devices
-from weavejax.measure.suite import Setting
+from weavejax.measure.suite import Row, Setting
 from weavejax.meshes.submesh import share_hardware
 from weavejax.models.loading import Model
 from weavejax.plan import Parallelism
@@ -28,26 +29,6 @@ from weavejax.runtime.executor import Executor
 from weavejax.runtime.memory import Weights
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One plan."""
-
-    model: str
-    context: int
-    plan: str
-    microbatches: int
-    predicted_s: float
-    measured_s: float
-    spread: float
-    """of the measured round trips: interquartile range over median"""
-    trace_overhead: float
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, less one."""
-        return self.predicted_s / self.measured_s - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +56,10 @@ class Accuracy:
         return statistics.mean(abs(row.error) for row in self.rows)
 
     @property
-    def trace_overhead(self) -> float:
-        """Median over the plans."""
-        return statistics.median(row.trace_overhead for row in self.rows)
+    def trace_overhead(self) -> float | None:
+        """Median over the plans that were traced."""
+        known = [row.trace_overhead for row in self.rows if row.trace_overhead is not None]
+        return statistics.median(known) if known else None
 
     def choices(self) -> list[Choice]:
         """What planning with the profile would have picked at every setting."""
@@ -112,6 +94,7 @@ def measure_accuracy(
     models: dict[str, Callable[[], Model]],
     *,
     rounds: int = 10,
+    cores: Sequence[int] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[Accuracy, Profile]:
     """Profile and run every setting.
@@ -120,6 +103,7 @@ def measure_accuracy(
         settings: models, contexts and plans.
         models: how to get each model.
         rounds: alternations of operators and plans; medians count.
+        cores: make every group a process on one of these cores; groups of one process otherwise.
         progress: called with (what, done, total).
 
     Returns:
@@ -130,7 +114,12 @@ def measure_accuracy(
     for done, setting in enumerate(settings):
         progress("settings", done, len(settings))
         model = keep_resident(models[setting.model]())
-        found, data = _measure_setting(setting, model, data, rounds, progress)
+        if cores is None:
+            found, data = _measure_setting(setting, model, data, rounds, progress)
+        else:
+            found, data = measure_clustered(
+                setting, model, data, cores, rounds=rounds, progress=progress
+            )
         rows += found
         del model
         gc.collect()

@@ -152,6 +152,11 @@ class Calibrator:
             move_bytes=self.alternating.moved_bytes / count,
         )
 
+    def iteration_s(self) -> float:
+        """Seconds of the first microbatch of an iteration, every operator a stage of its own."""
+        time_s = self.point().time_s
+        return sum(time_s[key][0] for key in (*self.keys, *self.end_keys))
+
     # -- walking -------------------------------------------------------------------------------
 
     def _bind(self, stages: Sequence[StageBinding]) -> _Walk:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weavejax.measure.machine import profile_cluster
+from weavejax.measure.machine import IN_PROCESS, profile_cluster
 from weavejax.plan import Plan
 from weavejax.planner.predict import Predictor
 from weavejax.planner.simulator import simulate_schedule
@@ -52,7 +52,12 @@ class Expectation:
 
 
 def expect(
-    plan: Plan, profile: Profile, *, shared: bool, local: Sequence[tuple[int, int]] = ()
+    plan: Plan,
+    profile: Profile,
+    *,
+    shared: bool,
+    local: Sequence[tuple[int, int]] = (),
+    link: str = IN_PROCESS,
 ) -> Expectation:
     """Predict a plan as it will run here.
 
@@ -62,10 +67,11 @@ def expect(
         shared: whether the groups compute on the same cores. A round trip then takes every stage
             and every move of every microbatch, one after the other.
         local: pairs of groups that live on the same devices, between which nothing moves.
+        link: which of the profile's links moves take, for a plan without a cluster.
     """
     if plan.cluster is None:
         names = [group.device for group in plan.groups]
-        plan = plan.replace(cluster=profile_cluster(profile.data, names))
+        plan = plan.replace(cluster=profile_cluster(profile.data, names, link=link))
     predictor = Predictor(plan, profile)
     owners = predictor.schedule.owners
     pairs = zip(owners, (*owners[1:], owners[0]), strict=True)

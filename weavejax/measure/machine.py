@@ -21,6 +21,8 @@ from weavejax.runtime.transport import InProcessTransport
 
 IN_PROCESS = "in_process"
 """The link between devices of one process, in :attr:`DeviceProfile.links`."""
+BETWEEN_PROCESSES = "between_processes"
+"""The link between processes of one machine."""
 _MATRIX, _STREAM_BYTES = 1024, 1 << 26
 _MOVE_BYTES = (1 << 10, 1 << 14, 1 << 17, 1 << 20)
 
@@ -86,19 +88,21 @@ def measure_link(devices: Sequence[Any], repeats: int = 30) -> LinkFit:
     )
 
 
-def profile_cluster(data: ProfileData, names: Iterable[str], count: int = 64) -> Cluster:
+def profile_cluster(
+    data: ProfileData, names: Iterable[str], count: int = 64, link: str = IN_PROCESS
+) -> Cluster:
     """Devices of a measured profile as a cluster, so that plans on them can be predicted.
 
-    Its links are the measured ones, or the memory's bandwidth without latency.
+    Its links are the measured ones of a kind, or the memory's bandwidth without latency.
     """
     specs = []
     for name in dict.fromkeys(names):
         device = data.devices[name]
         fit = device.links.get(
-            IN_PROCESS,
+            link,
             LinkFit(bandwidth_bytes_per_s=device.link_bandwidth_bytes_per_s, latency_s=0.0),
         )
-        link = Link(bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s, latency_s=fit.latency_s)
+        found = Link(bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s, latency_s=fit.latency_s)
         specs.append(
             DeviceSpec(
                 name=name,
@@ -107,8 +111,8 @@ def profile_cluster(data: ProfileData, names: Iterable[str], count: int = 64) ->
                 bf16_flop_per_s=device.bf16_flop_per_s,
                 usd_per_hour=1.0,
                 devices_per_node=count,
-                intra_node=link,
-                inter_node=link,
+                intra_node=found,
+                inter_node=found,
                 source=f"measured {device.attributes.get('date', '')}, at 1 USD per hour",
             )
         )

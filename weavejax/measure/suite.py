@@ -52,6 +52,27 @@ class Setting:
     cases: tuple[Case, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One plan."""
+
+    model: str
+    context: int
+    plan: str
+    microbatches: int
+    predicted_s: float
+    measured_s: float
+    spread: float
+    """of the measured round trips: interquartile range over median"""
+    trace_overhead: float | None
+    """None where no trace was taken"""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_s / self.measured_s - 1
+
+
 def small_gemma() -> Model:
     """Gemma 3 at a size that a core decodes in a tenth of a second: random weights.
 

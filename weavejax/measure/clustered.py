@@ -1,0 +1,203 @@
+"""Plans whose groups are processes, each on a core of its own: stages and moves truly overlap.
+
+Operators are timed in this process on one core, alternately with the plan that runs. A move is
+timed as what it adds to the iteration of a plan that changes the process after every operator and
+has one microbatch, so that nothing overlaps; that plan is not among those that are judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weavejax.measure.calibrate import Calibrator
+from weavejax.measure.expectation import expect
+from weavejax.measure.machine import BETWEEN_PROCESSES
+from weavejax.measure.profiling import add_point, make_calibrator
+from weavejax.measure.suite import Case, Row, Setting
+from weavejax.models.costs import interface_bytes
+from weavejax.models.loading import Model
+from weavejax.plan import Parallelism, Plan, Template
+from weavejax.profiles.estimator import Profile
+from weavejax.profiles.schema import LinkFit, ProfileData
+from weavejax.runtime.batches import greedy_rows
+from weavejax.runtime.memory import Weights
+from weavejax.schedule import build_schedule
+from weavejax.workers.executor import ClusterExecutor
+from weavejax.workers.launch import LocalLauncher, Place
+from weavejax.workers.share import WorkerName
+
+Progress = Callable[[str, int, int], None]
+ALTERNATING = Case(name="alternating", template=Template(cuts=(1, 2, 3)), groups=2, microbatches=1)
+"""Every operator on the other process than the one before."""
+
+
+class OneCoreLauncher(LocalLauncher):
+    """Workers of this machine on one core each.
+
+    Raises:
+        ValueError: fewer cores than workers.
+    """
+
+    def place(self, plan: Plan, interface: str) -> dict[WorkerName, Place]:
+        places = super().place(plan, interface)
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < len(places):
+            raise ValueError(
+                f"every group needs a core of its own: {len(places)} groups, got {len(cores)} cores"
+            )
+        return {
+            name: dataclasses.replace(place, cores=(core,))
+            for (name, place), core in zip(places.items(), cores, strict=False)
+        }
+
+
+class ClusterRun:
+    """A plan in processes, and the timings of its iterations so far."""
+
+    def __init__(self, model: Model, plan: Plan, cores: Sequence[int]) -> None:
+        self.plan = plan
+        self.round_trips_s: list[float] = []
+        mine = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, set(cores))  # what the launcher may deal out
+        try:
+            self.executor = ClusterExecutor(model, plan, OneCoreLauncher(), chunks=(8,))
+        finally:
+            os.sched_setaffinity(0, mine)
+
+    def sample(self, iterations: int = 4) -> None:
+        """Time a few iterations once more, one ahead of the tokens seen, as an engine runs."""
+        rows, context = self.plan.microbatch_rows, self.plan.workload.context
+        ones, count = np.ones(rows, np.int32), self.plan.microbatches
+        for microbatch in range(count):
+            start = ones * max(0, context - iterations - 2)
+            self.executor.set_rows(microbatch, start, ones, greedy_rows(rows))
+        prefixes = dict.fromkeys(range(count), context)
+        before = self.executor.decode(prefixes)
+        np.asarray(before[count - 1][0])
+        start_s = time.perf_counter()
+        before = self.executor.decode(prefixes)
+        for _ in range(iterations - 1):
+            after = self.executor.decode(prefixes)
+            np.asarray(before[count - 1][0])
+            before = after
+        np.asarray(before[count - 1][0])
+        self.round_trips_s.append((time.perf_counter() - start_s) / iterations)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.executor.close()
+
+
+def measure_clustered(
+    setting: Setting,
+    model: Model,
+    data: ProfileData,
+    cores: Sequence[int],
+    *,
+    rounds: int,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[list[Row], ProfileData]:
+    """Profile and run the plans of a setting that have a core for every group.
+
+    Args:
+        setting: model, context and plans.
+        model: the setting's.
+        data: the profile so far.
+        cores: one for each group; this process should be confined to one of them.
+        rounds: alternations of operators and each plan; medians count.
+        progress: called with (what, done, total).
+    """
+    cases = [case for case in setting.cases if case.groups <= len(cores)]
+    plans = [case.plan(model.config, setting.context) for case in cases]
+    calibrators: dict[int, Calibrator] = {}
+    weights: list[Weights] = []
+    for rows in sorted({plan.microbatch_rows for plan in plans}):
+        calibrators[rows] = make_calibrator(
+            model,
+            Parallelism(),
+            rows,
+            setting.context,
+            device="cpu",
+            dtype="float32",
+            weights=weights,
+        )
+        weights = calibrators[rows].weights
+    title = f"{setting.model} at {setting.context}"
+    link = _link(setting, model, calibrators, cores, rounds)
+    device = data.devices["cpu"]
+    device = dataclasses.replace(device, links={**device.links, BETWEEN_PROCESSES: link})
+    data = dataclasses.replace(data, devices={**data.devices, "cpu": device})
+    timed = []
+    for done, plan in enumerate(plans):
+        progress(title, done, len(plans))
+        timed.append(_alternate(model, plan, calibrators[plan.microbatch_rows], cores, rounds))
+    progress(title, len(plans), len(plans))
+    for rows, calibrator in calibrators.items():
+        data = add_point(data, "cpu", model, rows, setting.context, calibrator.point())
+    profile = Profile(data)
+    rows_ = [
+        _row(setting, case, plan, times, profile)
+        for case, plan, times in zip(cases, plans, timed, strict=True)
+    ]
+    return rows_, data
+
+
+def _alternate(
+    model: Model, plan: Plan, calibrator: Calibrator, cores: Sequence[int], rounds: int
+) -> list[float]:
+    run = ClusterRun(model, plan, cores)
+    try:
+        for _ in range(rounds):
+            calibrator.sample(1)
+            run.sample()
+        return run.round_trips_s
+    finally:
+        run.close()
+        gc.collect()
+
+
+def _link(
+    setting: Setting,
+    model: Model,
+    calibrators: dict[int, Calibrator],
+    cores: Sequence[int],
+    rounds: int,
+) -> LinkFit:
+    """Latency and bandwidth of a move between two processes, from the fewest and the most rows."""
+    sizes, times = [], []
+    for rows in (min(calibrators), max(calibrators)):
+        plan = ALTERNATING.plan(model.config, setting.context)
+        group = dataclasses.replace(plan.groups[0], resident_batch=rows)
+        plan = plan.replace(groups=(group, group))
+        trips = _alternate(model, plan, calibrators[rows], cores, rounds)
+        interfaces = build_schedule(plan, model.config).interfaces
+        compute_s = calibrators[rows].iteration_s()
+        times.append(max((statistics.median(trips) - compute_s) / len(interfaces), 1e-6))
+        moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
+        sizes.append(rows * moved / len(interfaces))
+    slope = max((times[1] - times[0]) / (sizes[1] - sizes[0]), 1e-12)
+    return LinkFit(
+        bandwidth_bytes_per_s=1 / slope, latency_s=max(times[0] - slope * sizes[0], 1e-6)
+    )
+
+
+def _row(setting: Setting, case: Case, plan: Plan, times: Sequence[float], profile: Profile) -> Row:
+    expected = expect(plan, profile, shared=False, link=BETWEEN_PROCESSES)
+    low, middle, high = np.percentile(times, (25, 50, 75))
+    return Row(
+        model=setting.model,
+        context=setting.context,
+        plan=case.name,
+        microbatches=plan.microbatches,
+        predicted_s=expected.round_trip_time_s,
+        measured_s=float(middle),
+        spread=float((high - low) / middle),
+        trace_overhead=None,
+    )
