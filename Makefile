@@ -2,7 +2,8 @@
 #
 #   make demo    install, obtain a small real model, generate with it      (about 100 MB of weights)
 #   make test    install the test extra and run the tests
-#   make check   tests, lint and types: what a merge needs
+#   make smoke   a minute of benchmark ratios with wide margins
+#   make check   tests, lint, types and smoke: what a merge needs
 #
 # Another interpreter: make test PYTHON=python3.12. Arguments of pytest: ARGS="-m 'not slow'".
 # On Linux the default torch wheel is the CUDA one, several GB. For the CPU wheel set
@@ -21,7 +22,7 @@ FOLDERS := models planner meshes profiles
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint format types check clean
+.PHONY: help demo test smoke lint format types check clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +32,9 @@ demo: $(VENV)/.run $(VENV)/.model
 
 test: $(VENV)/.test $(VENV)/.model
 	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+smoke: $(VENV)/.test $(VENV)/.model
+	$(BIN)/weavejax bench smoke smollm2-135m-instruct
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ format: $(VENV)/.dev
 types: $(VENV)/.dev build/typing
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-check: test lint types
+check: test smoke lint types
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

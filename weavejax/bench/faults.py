@@ -78,7 +78,12 @@ def run_faults(
     """Run a campaign; kinds take turns, everything else is drawn from ``seed``.
 
     The first round's requests run undisturbed once more, as the reference.
+
+    Raises:
+        ValueError: ``drop`` where rows do not travel by sockets.
     """
+    if "drop" in kinds and campaign.options.moves == "device":
+        raise ValueError('the fault "drop" cuts sockets, got moves="device"')
     draw = random.Random(seed)
     bench = _Bench(campaign)
     results = []

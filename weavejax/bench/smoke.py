@@ -1,6 +1,6 @@
 """A minute of ratios with wide margins, so that no large regression lands unseen.
 
-Margins are about twice what a quiet machine shows: they catch a copy in a hot path or a program
+Margins are about twice what a quiet machine shows, because others may use it too: they catch a copy in a hot path or a program
 that is compiled in the loop, not a few per cent.
 """
 
@@ -64,9 +64,9 @@ def bench_smoke(
         batching = bench_batching(engine, requests)
     progress("ratios", 3, 3)
     return [
-        Check(name="decode step over its GEMMs", value=step.ratio, margin=2.0, at_most=True),
-        Check(name="afd over colocated", value=plans.over_first("afd"), margin=2.0, at_most=True),
-        Check(name="cad over colocated", value=plans.over_first("cad"), margin=2.0, at_most=True),
+        Check(name="decode step over its GEMMs", value=step.ratio, margin=2.5, at_most=True),
+        Check(name="afd over colocated", value=plans.over_first("afd"), margin=3.0, at_most=True),
+        Check(name="cad over colocated", value=plans.over_first("cad"), margin=3.0, at_most=True),
         Check(
             name="continuous over static batching",
             value=batching.ratio,

@@ -101,11 +101,15 @@ def transformers_decode(model: Any, batch: int, context: int, iterations: int) -
     import torch
 
     start_at = max(1, context - iterations - 1)
+    with torch.inference_mode():
+        prompt = torch.ones((batch, start_at), dtype=torch.long)
+        cache = model(prompt, use_cache=True, logits_to_keep=1).past_key_values
 
     def run() -> float:
         with torch.inference_mode():
-            prompt = torch.ones((batch, start_at), dtype=torch.long)
-            cache = model(prompt, use_cache=True, logits_to_keep=1).past_key_values
+            surplus = cache.get_seq_length() - start_at
+            if surplus:
+                cache.crop(-surplus)
             ids = torch.ones((batch, 1), dtype=torch.long)
             ids = _step(model, ids, cache)
             begin = time.perf_counter()
