@@ -27,20 +27,14 @@ from pathlib import Path
 import numpy as np
 
 from weavejax.meshes import DeviceSpec, Link, device_spec, link_between
-from weavejax.models.costs import operator_ways
-from weavejax.models.specs import Attention, DeltaNet, Elementwise, Experts, Gemm, OperatorSpec
-from weavejax.plan import DeviceGroup, Parallelism
-from weavejax.profiles.analytic import analytic_device, roofline_s
+from weavejax.models.specs import OperatorSpec
+from weavejax.plan import DeviceGroup
+from weavejax.profiles.analytic import analytic_device
 from weavejax.profiles.files import ProfileError, content_hash, load_data, save_data
-from weavejax.profiles.schema import (
-    ANALYTIC,
-    DERIVED,
-    MEASURED,
-    SOURCES,
-    Estimate,
-    LinkFit,
-    ProfileData,
-)
+from weavejax.profiles.kernels import operator_kernels
+from weavejax.profiles.operator_times import OperatorTimes
+from weavejax.profiles.schema import ANALYTIC, DERIVED, MEASURED, SOURCES, Estimate, LinkFit
+from weavejax.profiles.schema import ProfileData as ProfileData
 from weavejax.profiles.tables import Answer, KernelLookup
 
 TAG_SHARE = 0.25
@@ -157,11 +151,7 @@ class Profile:
             )
         whole = self.lookup(group.device).timed(operator, group)
         if whole is not None:
-            times_s, inside = whole.at(batches, context, microbatches=self._microbatches)
-            if operator.layer is not None:  # timed as a stage of its own
-                overhead_s = self.stage_overheads_s.get(group.device, 0.0)
-                times_s = np.maximum(times_s - overhead_s, 0.0)
-            return times_s, np.where(inside, MEASURED, DERIVED)
+            return self._timed(whole, operator, group, batches, context)
         parts = [answer for _, answer in self._kernels(operator, group, batches, context)]
         if not parts:
             return np.zeros(batches.shape), np.full(batches.shape, ANALYTIC)
@@ -239,39 +229,31 @@ class Profile:
             self._lookups[device] = KernelLookup(found)
         return self._lookups[device]
 
+    def _timed(
+        self,
+        whole: OperatorTimes,
+        operator: OperatorSpec,
+        group: DeviceGroup,
+        batches: np.ndarray,
+        context: int,
+    ) -> Answer:
+        """Outside the grid the analytic model goes on, scaled to agree at the edge."""
+        times_s, inside = whole.at(batches, context, microbatches=self._microbatches)
+        if operator.layer is not None:  # timed as a stage of its own
+            overhead_s = self.stage_overheads_s.get(group.device, 0.0)
+            times_s = np.maximum(times_s - overhead_s, 0.0)
+        if not inside.all():
+            there, edge = (
+                sum(time_s for _, (time_s, _) in self._kernels(operator, group, *point))
+                for point in ((batches, context), whole.nearest(batches, context))
+            )
+            times_s = np.where(inside, times_s, times_s * there / edge)
+        return times_s, np.where(inside, MEASURED, DERIVED)
+
     def _kernels(
         self, operator: OperatorSpec, group: DeviceGroup, batches: np.ndarray, context: int
     ) -> Iterator[tuple[str, Answer]]:
-        lookup = self.lookup(group.device)
-        ways, row_ways = operator_ways(operator, group)
-        rows = np.ceil(batches / row_ways)
-        for kernel in operator.kernels:
-            match kernel:
-                case Gemm():
-                    k, n = kernel.local(ways)
-                    yield kernel.name, lookup.gemm(rows, n, k)
-                case Attention():
-                    shape = (*kernel.local(ways), kernel.head_dim, kernel.window or 0)
-                    yield "attention", lookup.attention(shape, rows, context)
-                case Experts():
-                    yield "experts", lookup.plain("experts", _experts_shape(kernel, group), rows)
-                case DeltaNet():
-                    heads = (max(1, kernel.key_heads // ways), max(1, kernel.value_heads // ways))
-                    shape = (*heads, kernel.key_dim, kernel.value_dim)
-                    yield "delta_net", lookup.plain("delta_net", shape, rows)
-                case Elementwise():
-                    traffic = lookup.device.element_bytes * rows * kernel.elements
-                    time_s = roofline_s(lookup.device, "elementwise", 0.0, traffic)
-                    yield kernel.name, (time_s, np.full(rows.shape, ANALYTIC))
-        if operator.all_reduce_elements and group.tensor_parallel > 1:
-            share = _all_reduce_share(operator, group)
-            if share:
-                time_s, code = lookup.plain(
-                    "all_reduce",
-                    (group.tensor_parallel,),
-                    batches * operator.all_reduce_elements,
-                )
-                yield "all_reduce" if share == 1 else "gather_scatter", (share * time_s, code)
+        return operator_kernels(self.lookup(group.device), operator, group, batches, context)
 
     def _measured_link(self, device: str, kind: str, link: Link) -> bool:
         found = self.data.devices.get(device)
@@ -283,24 +265,6 @@ class Profile:
 
 def _end(spec: DeviceSpec, same_node: bool) -> Link:
     return spec.intra_node if same_node else spec.inter_node
-
-
-def _experts_shape(kernel: Experts, group: Parallelism) -> tuple[int, ...]:
-    return (
-        kernel.hidden,
-        kernel.intermediate,
-        kernel.top_k,
-        kernel.num_experts,
-        group.tensor_parallel // group.expert_parallel,
-        group.expert_parallel,
-    )
-
-
-def _all_reduce_share(operator: OperatorSpec, group: Parallelism) -> float:
-    """How much of an all-reduce over all rows follows the operator."""
-    if group.attention_data_parallel == 1:
-        return 1.0
-    return 0.5 if operator.kind in ("attn_out", "ffn") else 1.0
 
 
 @functools.cache

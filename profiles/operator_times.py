@@ -64,18 +64,30 @@ class OperatorTimes:
     ) -> tuple[np.ndarray, np.ndarray]:
         """(mean seconds of one of ``microbatches`` executions, whether inside the grid).
 
-        Linear between measured points, and beyond them along the nearest two.
+        Linear between measured points; outside, the value at the nearest edge.
         """
         mean_s = (self.time_s[..., FIRST] + (microbatches - 1) * self.time_s[..., NEXT]) / (
             microbatches
         )
-        lines = [_line(self.contexts, mean_s[i], context) for i in range(len(self.rows))]
-        at_context = np.array([time_s for time_s, _ in lines])
-        known = np.isfinite(at_context)
-        found = [_line(self.rows[known], at_context[known], float(count)) for count in rows]
-        inside = lines[int(np.argmax(known))][1]
-        time_s = np.array([seconds for seconds, _ in found])
-        return time_s, np.array([within and inside for _, within in found])
+        known = np.isfinite(mean_s)
+        measured = known.any(axis=1)
+        at_context = np.array(
+            [
+                np.interp(context, self.contexts[there], line[there])
+                for line, there in zip(mean_s[measured], known[measured], strict=True)
+            ]
+        )
+        low, high = self.contexts[[0, -1]]
+        within = high == 0 or low <= context <= high
+        counts = self.rows[measured]
+        inside = within & (rows >= counts[0]) & (rows <= counts[-1])
+        return np.interp(rows, counts, at_context), inside
+
+    def nearest(self, rows: np.ndarray, context: int) -> tuple[np.ndarray, int]:
+        """The point of the grid's hull that answers for a point outside."""
+        low, high = self.contexts[[0, -1]]
+        at = context if high == 0 else int(np.clip(context, low, high))
+        return np.clip(rows, self.rows[0], self.rows[-1]), at
 
 
 def merge_times(old: OperatorTimes | None, new: OperatorTimes) -> OperatorTimes:
@@ -87,21 +99,7 @@ def merge_times(old: OperatorTimes | None, new: OperatorTimes) -> OperatorTimes:
     spread = np.full((len(rows), len(contexts)), np.nan)
     for part in (old, new):
         where = np.ix_(np.searchsorted(rows, part.rows), np.searchsorted(contexts, part.contexts))
-        there = np.isfinite(part.time_s).all(-1)
-        time_s[where] = np.where(there[..., None], part.time_s, time_s[where])
+        there = np.all(np.isfinite(part.time_s), axis=-1)
+        time_s[where] = np.where(np.expand_dims(there, -1), part.time_s, time_s[where])
         spread[where] = np.where(there, part.spread, spread[where])
     return OperatorTimes(name=new.name, rows=rows, contexts=contexts, time_s=time_s, spread=spread)
-
-
-def _line(points: np.ndarray, values: np.ndarray, at: float) -> tuple[float, bool]:
-    """(value, whether inside the measured points); NaN values are points not measured."""
-    known = np.isfinite(values)
-    points, values = points[known], values[known]
-    if not len(points):
-        return float("nan"), False
-    if len(points) == 1:
-        return float(values[0]), bool(points[0] in (0.0, at))
-    upper = int(np.clip(np.searchsorted(points, at), 1, len(points) - 1))
-    (left, right), (low, high) = points[upper - 1 : upper + 1], values[upper - 1 : upper + 1]
-    value = low + (high - low) * (at - left) / (right - left)
-    return max(float(value), 0.0), bool(points[0] <= at <= points[-1])

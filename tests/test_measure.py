@@ -22,6 +22,8 @@ from weavejax.measure.windows import bind_windows
 from weavejax.meshes.submesh import group_meshes
 from weavejax.models.sequence import operator_sequence
 from weavejax.plan import Parallelism, Template
+from weavejax.planner.api import search
+from weavejax.planner.limits import SearchLimits
 from weavejax.planner.round_trip import round_trip_time
 from weavejax.profiles import Profile
 from weavejax.profiles.fit_operators import fit_profile
@@ -205,6 +207,22 @@ def test_an_expectation_is_the_planners_prediction_with_the_machines_links(profi
     assert local.round_trip_time_s < shared.round_trip_time_s and sum(local.move_s) == 0
     assert "one after the other" in shared.how and "overlapping" in apart.how
     assert sum(g.busy_fraction for g in shared.prediction.groups) <= 1 + 1e-9
+
+
+def test_planning_with_a_measured_profile_is_exact_and_predicts_what_expect_does(profile):
+    config = nine_heads().config
+    cluster = profile_cluster(profile.data, ["cpu"], 2)
+    limits = SearchLimits(
+        tensor_parallel=(1,), max_replicas=1, batches=(4,), max_groups=2, max_microbatches=2
+    )
+    best, same = (
+        search(config, cluster, 32, 1.0, limits=limits, profile=profile, pareto=p, bound=p).best
+        for p in (True, False)
+    )
+    assert best is not None and same is not None and best.prediction is not None
+    assert (best.template, best.microbatches) == (same.template, same.microbatches)
+    found = expect(best, profile, shared=False)
+    assert found.round_trip_time_s == best.prediction.round_trip_time_s
 
 
 # -- memory and validation -----------------------------------------------------------------------

@@ -54,9 +54,25 @@ def test_between_points_time_is_linear_and_the_mean_of_the_microbatches(rows, co
     assert inside
 
 
-def test_beyond_the_grid_it_goes_on_along_the_last_two_points_and_says_so():
+def test_beyond_the_grid_the_analytic_model_goes_on_from_the_edge():
     [seconds], [inside] = times().at(np.array([8.0]), 256)
-    assert seconds == pytest.approx(1e-3 * (8 + 4)) and not inside
+    assert seconds == times().at(np.array([4.0]), 128)[0] and not inside
+    core = operator_sequence(CONFIG)[22]
+    assert core.kind == "attn_core" and core.layer_kind.attention == "full"
+    known = profile(**{operator_key(core, GROUP): times()})
+    edge, far, one = (
+        known.operator_time_s(core, GROUP, *point) for point in ((4, 128), (4000, 128), (4, 64))
+    )
+    assert (edge.source, far.source) == ("measured", "derived")
+    assert far.time_s > 100 * edge.time_s > 100 * one.time_s
+    plain = Profile(
+        dataclasses.replace(
+            known.data,
+            devices={"cpu": dataclasses.replace(known.data.devices["cpu"], operators={})},
+        )
+    )
+    analytic = [plain.operator_time_s(core, GROUP, rows, 128).time_s for rows in (4, 4000)]
+    assert far.time_s / edge.time_s == pytest.approx(analytic[1] / analytic[0])
 
 
 def test_a_hole_is_bridged():

@@ -9,6 +9,7 @@ microbatch had arrived, and the group and whatever it computes on were free.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ from weavejax.span import Span, write_chrome_trace
 
 Work = Literal["stage", "head", "move"]
 Array = Any
+_SWITCH_S = 1e-4
+"""How soon a thread that has a stamp to make gets to run, while a trace runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,9 @@ class Recorder:
             threading.Thread(target=self._watch, args=(group,), daemon=True)
             for group in range(groups)
         ]
+        # The host submits without pause; a stamp must not wait until it next lets go of Python.
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
         for thread in self._threads:
             thread.start()
 
@@ -96,6 +102,7 @@ class Recorder:
             waiting.put(None)
         for thread in self._threads:
             thread.join()
+        sys.setswitchinterval(self._switch_s)
         return sorted((r for records in self._records for r in records), key=lambda r: r.done_s)
 
     def _watch(self, group: int) -> None:

@@ -44,10 +44,10 @@ class Alternating:
     ) -> None:
         self.runners = runners
         embed, *layers, head = operator_sequence(config)
-        stages = [(op,) for op in layers]
-        stages[0], stages[-1] = (embed, *stages[0]), (*stages[-1], head)
+        first, *middle, last = layers
+        stages = ((embed, first), *((op,) for op in middle), (last, head))
         owners = tuple(place % 2 for place in range(len(stages)))
-        interfaces = boundary_interfaces(tuple(stages), owners)
+        interfaces = boundary_interfaces(stages, owners)
         self.moved_bytes = 0
         self.calls: list[Callable[[], Any]] = []
         for place, window in enumerate(singles):
@@ -55,9 +55,9 @@ class Alternating:
                 self.calls.append(runners[place % 2].bind_run(window, microbatch, shape))
                 if place + 1 < len(singles):
                     self.calls.append(self._send(interfaces[place], place % 2, microbatch, shape))
-        last = (len(singles) - 1) % 2
-        self.heads = [runners[last].bind_head(m, shape) for m in range(MICROBATCHES)]
-        self.ids_move = self._bind((IDS,), last, 0, shape)
+        end = (len(singles) - 1) % 2
+        self.heads = [runners[end].bind_head(m, shape) for m in range(MICROBATCHES)]
+        self.ids_move = self._bind((IDS,), end, 0, shape)
         self.moves = MICROBATCHES * len(singles)
 
     def time_s(self, iterations: int) -> float:

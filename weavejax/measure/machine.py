@@ -95,28 +95,35 @@ def profile_cluster(
 
     Its links are the measured ones of a kind, or the memory's bandwidth without latency.
     """
-    specs = []
-    for name in dict.fromkeys(names):
-        device = data.devices[name]
+    specs = profile_devices(data, count, link)
+    return Cluster(devices=tuple((specs[name], count) for name in dict.fromkeys(names)))
+
+
+def profile_devices(
+    data: ProfileData, count: int = 64, link: str = IN_PROCESS
+) -> dict[str, DeviceSpec]:
+    """What is known of the devices that were measured here, at 1 USD per hour."""
+    specs = {}
+    for name, device in data.devices.items():
+        if "memory_bytes" not in device.attributes:
+            continue
         fit = device.links.get(
             link,
             LinkFit(bandwidth_bytes_per_s=device.link_bandwidth_bytes_per_s, latency_s=0.0),
         )
         found = Link(bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s, latency_s=fit.latency_s)
-        specs.append(
-            DeviceSpec(
-                name=name,
-                memory_bytes=float(device.attributes["memory_bytes"]),
-                bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
-                bf16_flop_per_s=device.bf16_flop_per_s,
-                usd_per_hour=1.0,
-                devices_per_node=count,
-                intra_node=found,
-                inter_node=found,
-                source=f"measured {device.attributes.get('date', '')}, at 1 USD per hour",
-            )
+        specs[name] = DeviceSpec(
+            name=name,
+            memory_bytes=float(device.attributes["memory_bytes"]),
+            bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
+            bf16_flop_per_s=device.bf16_flop_per_s,
+            usd_per_hour=1.0,
+            devices_per_node=count,
+            intra_node=found,
+            inter_node=found,
+            source=f"measured {device.attributes.get('date', '')}, at 1 USD per hour",
         )
-    return Cluster(devices=tuple((spec, count) for spec in specs))
+    return specs
 
 
 def _bandwidth(device: Any) -> float:
