@@ -108,10 +108,10 @@ def _faults(options: argparse.Namespace) -> int:
                 "weavejax.bench.faults_coordinator", options.model, options.backend
             ),
         )
-        with show_progress() as report:
-            rounds = run_faults(
-                campaign, options.rounds, kinds=options.kinds, seed=options.seed, progress=report
-            )
+    with user_errors(), show_progress() as report:
+        rounds = run_faults(
+            campaign, options.rounds, kinds=options.kinds, seed=options.seed, progress=report
+        )
     _print(options, rounds, "faults")
     if not options.json:
         output_console().print(fault_summary(rounds))

@@ -21,6 +21,7 @@ import numpy as np
 _SIZES = struct.Struct("!IQ")
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 64 * 2**30
+_AHEAD_BYTES = 2**16
 
 Header = dict[str, Any]
 
@@ -46,6 +47,8 @@ class Channel:
     def __init__(self, connected: socket.socket):
         self._socket = connected
         self._lock = threading.Lock()
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._start = self._stop = 0
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -101,14 +104,26 @@ class Channel:
         self._socket.close()
 
     def _read(self, count: int) -> np.ndarray:
+        """``count`` bytes; what more has come stays for the next call, to save system calls."""
         buffer = np.empty(count, np.uint8)
         view, got = buffer.data, 0
         while got < count:
-            more = self._socket.recv_into(view[got:])
-            if more == 0:
-                raise ConnectionLostError("the other end closed the connection")
-            got += more
+            ready = min(count - got, self._stop - self._start)
+            if ready:
+                view[got : got + ready] = self._ahead[self._start : self._start + ready]
+                self._start += ready
+                got += ready
+            elif count - got >= len(self._ahead):
+                got += self._some(view[got:])
+            else:
+                self._start, self._stop = 0, self._some(self._ahead)
         return buffer
+
+    def _some(self, into: memoryview) -> int:
+        count = self._socket.recv_into(into)
+        if count == 0:
+            raise ConnectionLostError("the other end closed the connection")
+        return count
 
 
 def _raw_bytes(array: np.ndarray) -> memoryview:

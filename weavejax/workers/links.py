@@ -1,8 +1,9 @@
 """Links: what crosses a boundary between workers, over sockets, staged through host memory.
 
 One connection for each ordered pair of workers that share rows. A thread per incoming connection
-reads ahead, so that microbatch m+1 arrives while m computes; a thread per outgoing connection
-waits for a result and sends it, so that the replica's loop dispatches the next action meanwhile.
+reads ahead, so that microbatch m+1 arrives while m computes. An accelerator's results are waited
+for and sent by a thread per outgoing connection, so that the replica's loop dispatches the next
+action meanwhile. On CPU the loop waits and sends by itself: its core has nothing else to do.
 All arrays of one (boundary, microbatch) travel in one frame.
 """
 
@@ -42,6 +43,14 @@ class Outlet:
     def put(self, header: Header, fetch: Callable[[], list[np.ndarray]]) -> None:
         """Send what ``fetch`` returns; it may wait for a computation."""
         self._queue.put((header, fetch))
+
+    def send(self, header: Header, arrays: list[np.ndarray]) -> None:
+        """Send at once, from the calling thread; not to be mixed with :meth:`put`."""
+        try:
+            self._channel.send(header, arrays)
+        except ConnectionLostError as error:
+            self._lost(self.peer, str(error))
+        self.sent += 1
 
     def cut(self) -> None:
         """Close the connection under whoever uses it."""

@@ -93,14 +93,17 @@ class _Worker:
         names, routes = self._routes()
         to = {str(route.destination) for route in routes if route.source == self.name}
         sources = {str(route.source) for route in routes if route.destination == self.name}
-        self.links.connect({peer: self._peers[peer] for peer in to}, sorted(sources))
-        outlets = dict(self.links.outlets)
-        outlets["coordinator"] = Outlet("coordinator", self.control, self._lost_peer)
-        moves: Moves = SocketMoves(outlets, self.inbox)
+        outlets = {"coordinator": Outlet("coordinator", self.control, self._lost_peer)}
         if server is not None and all(self._servers[peer] for peer in sources):
             secret = bytes.fromhex(self.orders.secret)
             known = {peer: str(self._servers[peer]) for peer in sources}
-            moves = DeviceMoves(server, known, runner.cells.count, secret)
+            moves: Moves = DeviceMoves(server, known, runner.cells.count, secret)
+            self.links.close()
+        else:
+            self.links.connect({peer: self._peers[peer] for peer in to}, sorted(sources))
+            outlets |= self.links.outlets
+            at_once = jax.default_backend() == "cpu"
+            moves = SocketMoves(outlets, self.inbox, at_once=at_once)
         schedule = build_schedule(self.plan, self._config)
         share = worker_share(self.plan, self.name)
         self.replica = Replica(runner, schedule, share, names, moves, outlets, self.inbox)

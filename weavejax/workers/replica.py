@@ -73,6 +73,7 @@ class Replica:
             deque() for _ in range(schedule.microbatches)
         ]
         """Passes whose sampled ids have not been taken into each microbatch's input yet."""
+        self._sources = lru_cache(maxsize=None)(self._find_sources)
         self.head = lru_cache(maxsize=None)(runner.bind_head)
         self._ids_landing = lru_cache(maxsize=None)(partial(self._bind_landing, (IDS,)))
         self.report = Report(state="idle")
@@ -243,7 +244,7 @@ class Replica:
 
     # -- moves ---------------------------------------------------------------------------------
 
-    def _sources(self, group: int) -> list[RowRoute]:
+    def _find_sources(self, group: int) -> list[RowRoute]:
         return [r for r in self._routes[group, self.group] if r.destination == self._share.name]
 
     def _destinations(self, group: int) -> list[RowRoute]:
@@ -254,10 +255,13 @@ class Replica:
     ) -> Callable[[int, int, int], list[jax.Array]]:
         """A function that takes in the rows of a boundary."""
         wires = [self.runner.wire(tensor, shape) for tensor in tensors]
+        owners = self.schedule.owners
 
         def land(boundary: int, microbatch: int, number: int) -> list[jax.Array]:
-            crossing = Crossing(number, boundary, microbatch)
-            routes = self._sources(self.schedule.owners[boundary])
+            crossing, routes = (
+                Crossing(number, boundary, microbatch),
+                self._sources(owners[boundary]),
+            )
             arrays = self._moves.receive(wires, routes, crossing, partial(self._wait, crossing))
             self._now(state="running", boundary=None, peer=None)
             return arrays
