@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import group, make_plan, nine_heads, tiny_model
 
+from weavejax.cli.accuracy import table
 from weavejax.measure import calibrate, profiling, suite
+from weavejax.measure.accuracy import measure_accuracy
 from weavejax.measure.calibrate import MICROBATCHES, WINDOWS
+from weavejax.measure.clustered import OneCoreLauncher
 from weavejax.measure.expectation import expect, sequential_spans
 from weavejax.measure.machine import pin_cores, profile_cluster
 from weavejax.measure.picture import draw_timelines, steady
@@ -273,6 +276,33 @@ def test_a_plan_is_validated_and_drawn(profile, tmp_path):
 def test_a_pair_of_nothing_has_no_error():
     assert Pair(name="x", predicted=0.0, measured=0.0).error == 0
     assert Pair(name="x", predicted=1.0, measured=0.0).error == float("inf")
+
+
+def test_the_accuracy_table_of_a_small_setting(monkeypatch):
+    monkeypatch.setattr(suite, "BATCH", 4)
+    cuts = suite._cuts(0)
+    cases = tuple(suite._case(name, cuts, 2) for name in ("colocated", "afd"))
+    setting = suite.Setting(model="nine-heads", context=32, cases=cases)
+    found, measured = measure_accuracy([setting], {"nine-heads": nine_heads}, rounds=2)
+    assert [(row.plan, row.microbatches) for row in found.rows] == [("colocated", 2), ("afd", 2)]
+    assert all(row.predicted_s > 0 and row.measured_s > 0 for row in found.rows)
+    assert found.mean_error == pytest.approx(np.mean([abs(row.error) for row in found.rows]))
+    [choice] = found.choices()
+    assert choice.plans == 2 and choice.slower >= 0
+    assert json.loads(json.dumps(found.to_dict()))["plans"][1]["plan"] == "afd"
+    assert table(found).row_count == 2
+    assert measured.data.devices["cpu"].operators
+
+
+def test_every_worker_of_a_judged_plan_gets_one_core(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 5, 6})
+    model = nine_heads()
+    plan = make_plan(model, Template(cuts=(3,)), group(4), group(4))
+    places = OneCoreLauncher().place(plan, "127.0.0.1")
+    assert sorted(place.cores for place in places.values()) == [(3,), (5,)]
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3})
+    with pytest.raises(ValueError, match="a core of its own: 2 groups, got 1 cores"):
+        OneCoreLauncher().place(plan, "127.0.0.1")
 
 
 def test_the_suite_has_twelve_plans_at_one_setting_and_every_number_of_microbatches():

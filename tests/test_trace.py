@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ import weavejax as wj
 from weavejax.plan import Template
 from weavejax.planner.simulator import simulate_schedule
 from weavejax.schedule import Receive
-from weavejax.trace import Record, spans_of
+from weavejax.trace import Record, spans_of, trace_executor
 
 
 def record(**fields):
@@ -116,6 +117,12 @@ def test_every_action_of_every_iteration_is_one_span(engine, tmp_path):
     trace.save(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == len(trace.spans)
+
+
+def test_groups_that_are_processes_are_not_followed():
+    with pytest.raises(RuntimeError, match="only an engine whose groups live in this process"):
+        with trace_executor(object(), threading.Lock()):  # type: ignore[arg-type]
+            pass
 
 
 def test_one_trace_at_a_time_and_none_of_a_closed_engine(engine):

@@ -158,8 +158,13 @@ def trace_executor(executor: Traceable, lock: AbstractContextManager[Any]) -> It
         lock: held while its iterations run.
 
     Raises:
-        RuntimeError: a trace already runs.
+        RuntimeError: a trace already runs, or the groups are processes, which are not followed.
     """
+    if not hasattr(executor, "observer"):
+        raise RuntimeError(
+            "only an engine whose groups live in this process can be traced, got groups that are "
+            'processes; serve the plan with backend="in-process"'
+        )
     with lock:
         if executor.observer is not None:
             raise RuntimeError("a trace of this engine already runs; end it first")
