@@ -14,7 +14,7 @@ from weavejax.meshes.devices import (
     UnknownDeviceError,
     device_spec,
 )
-from weavejax.meshes.reading import check_keys, read_count, read_number, read_table
+from weavejax.meshes.reading import as_count, check_keys, read_count, read_number, read_table
 
 CLUSTER_FORMAT = "weavejax.cluster/1"
 
@@ -37,12 +37,14 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.devices:
             raise ValueError("a cluster needs at least one device, got an empty inventory")
-        for spec, count in self.devices:
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(
-                    f"the count of {spec.name!r} must be a whole number of at least 1, "
-                    f"got {count!r}; leave out a type that is not there"
-                )
+        object.__setattr__(
+            self,
+            "devices",
+            tuple(
+                (spec, as_count(f"the count of {spec.name!r}", count))
+                for spec, count in self.devices
+            ),
+        )
         names = self.names
         for name in names:
             if names.count(name) > 1:

@@ -17,7 +17,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weavejax.meshes.reading import check_keys, read_count, read_number, require_positive
+from weavejax.meshes.reading import (
+    as_count,
+    check_keys,
+    keep_floats,
+    read_count,
+    read_number,
+    require_positive,
+)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -39,6 +46,7 @@ class Link:
     """seconds before the first byte arrives"""
 
     def __post_init__(self) -> None:
+        keep_floats(self, "bandwidth_bytes_per_s", "latency_s")
         require_positive("a link", "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
             raise ValueError(
@@ -95,14 +103,15 @@ class DeviceSpec:
                 f"got {self.name!r}"
             )
         where = f"device {self.name!r}"
-        for field in ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flop_per_s"):
+        quantities = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flop_per_s")
+        keep_floats(self, *quantities)
+        for field in quantities:
             require_positive(where, field, getattr(self, field))
         if self.usd_per_hour is not None:
+            keep_floats(self, "usd_per_hour")
             require_positive(where, "usd_per_hour", self.usd_per_hour)
-        if self.devices_per_node < 1:
-            raise ValueError(
-                f"{where}: devices_per_node must be at least 1, got {self.devices_per_node!r}"
-            )
+        count = as_count(f"{where}: devices_per_node", self.devices_per_node)
+        object.__setattr__(self, "devices_per_node", count)
 
     def require_usd_per_hour(self) -> float:
         """The price, for code that needs a cost.

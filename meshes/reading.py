@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
+import operator
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -51,6 +53,14 @@ def read_count(where: str, value: object) -> int:
     return int(number)
 
 
+def as_count(where: str, value: Any) -> int:
+    """A whole number of at least 1 as an ``int``, whatever kind of whole number it is."""
+    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else value
+    if number is None or operator.index(number) < 1:
+        raise ValueError(f"{where} must be a whole number of at least 1, got {value!r}")
+    return operator.index(number)
+
+
 def check_keys(
     where: str, fields: Mapping[str, Any], *, known: Iterable[str], optional: Iterable[str] = ()
 ) -> None:
@@ -70,6 +80,19 @@ def require_positive(where: str, field: str, value: float) -> None:
     """Raises ValueError unless the value is positive and finite."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{where}: {field} must be positive and finite, got {value!r}")
+
+
+def keep_floats(part: Any, *names: str) -> None:
+    """Makes these fields of a frozen dataclass ``float``, so that JSON can hold them.
+
+    Raises:
+      ValueError: a field that is no real number.
+    """
+    for name in names:
+        value = getattr(part, name)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+        object.__setattr__(part, name, float(value))
 
 
 def _parse_yaml(text: str) -> object:

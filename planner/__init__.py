@@ -5,7 +5,7 @@ from weavejax.planner.limits import SearchLimits, batch_grid
 from weavejax.planner.partition import PartitionBlock, partition_block
 from weavejax.planner.policies import policy_names, register_policy
 from weavejax.planner.predict import evaluate, simulate
-from weavejax.planner.report import InfeasiblePlanError, SearchCounts, SearchReport
+from weavejax.planner.report import InfeasiblePlanError, PolicyError, SearchCounts, SearchReport
 from weavejax.planner.round_trip import round_trip_time
 from weavejax.planner.round_trip_batch import round_trip_times
 from weavejax.planner.simulator import Simulation, simulate_schedule
@@ -13,6 +13,7 @@ from weavejax.planner.simulator import Simulation, simulate_schedule
 __all__ = [
     "InfeasiblePlanError",
     "PartitionBlock",
+    "PolicyError",
     "SearchCounts",
     "SearchLimits",
     "SearchReport",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from weavejax.models.presets import resolve_config
 from weavejax.plan import ModelRef, Plan, ProfileRef, Template, Workload
 from weavejax.planner.branch_and_bound import Search
 from weavejax.planner.candidates import Candidate
-from weavejax.planner.infeasible import explain_infeasible
+from weavejax.planner.infeasible import explain_infeasible, explain_no_template
 from weavejax.planner.latency import LatencyProfile, with_cluster
-from weavejax.planner.limits import SearchLimits
+from weavejax.planner.limits import SearchLimits, left_out
 from weavejax.planner.partition import partition_block
 from weavejax.planner.policies import policy_templates
 from weavejax.planner.predict import evaluate
@@ -30,6 +31,8 @@ ModelLike = ModelConfig | str | Path
 ClusterLike = Cluster | str | os.PathLike[str]
 LimitsLike = SearchLimits | Mapping[str, SearchLimits]
 ALTERNATIVES = 10
+LONG_SLO_S = 5.0
+"""A longer target is taken for milliseconds, and warned of."""
 
 
 def plan(
@@ -60,6 +63,7 @@ def plan(
 
     Raises:
         InfeasiblePlanError: no plan of the grid fits; says which constraint binds and by how much.
+        PolicyError: the policy fails, or returns what is no list of templates.
         KeyboardInterrupt: interrupted; :func:`search` returns the best so far instead.
     """
     report = search(
@@ -101,16 +105,20 @@ def search(
 
     Raises:
         InfeasiblePlanError: no plan of the grid fits.
+        PolicyError: the policy fails, or returns what is no list of templates.
     """
     config = resolve_config(model)
     inventory = as_cluster(cluster)
     chosen = _limits(limits, policy)
     latencies = resolve_profile(profile)
     workload = Workload(context=context, tpot_slo_s=tpot_slo_s)
+    _warn_of_milliseconds(tpot_slo_s)
+    templates = search_templates(config, chosen, policy)
     compile_s = compile_search()
     start = time.perf_counter()
-    space = build_space(config, inventory, context, chosen, with_cluster(latencies, inventory))
-    templates = search_templates(config, chosen, policy)
+    space = build_space(
+        config, inventory, workload.context, chosen, with_cluster(latencies, inventory)
+    )
     with tracked(progress) as report_progress:
         running = Search(
             space, templates, tpot_slo_s, pareto=pareto, bound=bound, progress=report_progress
@@ -121,10 +129,10 @@ def search(
         except KeyboardInterrupt:
             pass  # the state says that it is not done
     if state.done and state.best is None:
-        raise explain_infeasible(space, templates, state, workload, policy)
+        raise explain_infeasible(space, templates, state, workload)
 
     def as_plan(candidate: Candidate) -> Plan:
-        return _as_plan(candidate, config, inventory, workload, policy, latencies)
+        return _as_plan(candidate, config, inventory, workload, policy, latencies, chosen)
 
     others = sorted(state.others.values(), key=lambda candidate: candidate.key)
     others = [c for c in others if state.best is None or c.key != state.best.key]
@@ -147,6 +155,7 @@ def _as_plan(
     workload: Workload,
     policy: str,
     profile: LatencyProfile,
+    limits: SearchLimits,
 ) -> Plan:
     found = Plan(
         model=ModelRef(name=config.name, digest=config.digest, config=config.to_dict()),
@@ -157,6 +166,7 @@ def _as_plan(
         policy=policy,
         cluster=cluster,
         profile=ProfileRef(name=profile.name, hash=profile.hash),
+        search_limits=limits.to_dict(),
     )
     return found.replace(prediction=evaluate(found, profile))
 
@@ -164,17 +174,33 @@ def _as_plan(
 def search_templates(
     config: ModelConfig, limits: SearchLimits, policy: str
 ) -> dict[int, tuple[Template, ...]]:
-    """The templates of a policy that the limits allow, for every number of groups."""
+    """The templates of a policy that the limits allow, for every number of groups.
+
+    Raises:
+        InfeasiblePlanError: none; says what was offered and why it was left out.
+        PolicyError: the policy fails, or returns something else.
+    """
     block = dataclasses.replace(partition_block(config), allowed=limits.sub_blocks)
-    return {
-        groups: tuple(
-            template
-            for template in policy_templates(policy, block, groups)
-            if (limits.offsets or template.offset == 0)
-            and (limits.sub_blocks is None or groups == 1 or template.layers in limits.sub_blocks)
-        )
+    offered = {
+        groups: policy_templates(policy, block, groups)
         for groups in range(limits.min_groups, limits.max_groups + 1)
     }
+    kept = {
+        groups: tuple(one for one in templates if not left_out(one, groups, limits))
+        for groups, templates in offered.items()
+    }
+    if not any(kept.values()):
+        raise explain_no_template(offered, limits, policy)
+    return kept
+
+
+def _warn_of_milliseconds(tpot_slo_s: float) -> None:
+    if tpot_slo_s > LONG_SLO_S:
+        warnings.warn(
+            f"tpot_slo_s is in seconds a token, got {tpot_slo_s:g} s ({tpot_slo_s * 1e3:,.0f} ms); "
+            "60 ms is 0.060",
+            stacklevel=3,
+        )
 
 
 def resolve_profile(profile: LatencyProfile | str | None) -> LatencyProfile:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weavejax.models.config import ModelConfig
 from weavejax.models.costs import stored_params
 from weavejax.models.sequence import operator_sequence
-from weavejax.plan import Plan
+from weavejax.plan import Plan, PlanError
 from weavejax.planner.api import search
 from weavejax.planner.latency import LatencyProfile
 from weavejax.planner.limits import SearchLimits
@@ -57,6 +57,8 @@ class Comparison:
     """Best plan of two or more groups."""
     cap: GainCap | None
     """None where several device types take part or nothing can be compared."""
+    limits: SearchLimits = SearchLimits()
+    """What all of them were searched under."""
 
     @property
     def colocated(self) -> Rival:
@@ -83,19 +85,34 @@ def compare(
     Args:
         plan: gives model, cluster, context and target.
         profile: by default the one the plan names.
-        limits: the same for all.
+        limits: the same for all; by default those the plan was searched under.
 
     Raises:
         ValueError: the plan has no latency target.
     """
     if plan.workload.tpot_slo_s is None:
         raise ValueError("a comparison needs the plan's workload.tpot_slo_s, got None")
-    limits = limits or SearchLimits()
+    limits = limits or plan_limits(plan)
     latencies = plan_profile(plan, profile)
     rivals = tuple(_rival(plan, name, name, limits, latencies) for name in BASELINES)
     split_limits = dataclasses.replace(limits, min_groups=2, max_groups=max(2, limits.max_groups))
     split = _rival(plan, "two or more groups", "weave", split_limits, latencies)
-    return Comparison(rivals=rivals, split=split, cap=_gain_cap(rivals[0].plan, split.plan))
+    cap = _gain_cap(rivals[0].plan, split.plan)
+    return Comparison(rivals=rivals, split=split, cap=cap, limits=limits)
+
+
+def plan_limits(plan: Plan) -> SearchLimits:
+    """The limits a plan was searched under; the default ones for a plan that says none.
+
+    Raises:
+        PlanError: limits that this version cannot read.
+    """
+    if plan.search_limits is None:
+        return SearchLimits()
+    try:
+        return SearchLimits.from_dict(plan.search_limits)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"search_limits of the plan: {error}") from None
 
 
 def _rival(

@@ -223,9 +223,21 @@ def _moves(prediction: Prediction) -> Table:
     return table
 
 
+def _limits_line(plan: Plan, comparison: Comparison) -> str:
+    """What the rivals were searched under, and whether this plan was too."""
+    limits = comparison.limits
+    if plan.search_limits is None:
+        whose = "these search limits, which are not said to be the plan's"
+    elif plan.search_limits == limits.to_dict():
+        whose = "the plan's search limits"
+    else:
+        whose = "other search limits than the plan's"
+    return f"Under {whose}: {limits.describe()}"
+
+
 def _rivals(plan: Plan, prediction: Prediction, comparison: Comparison) -> Table:
     columns = ("plan", "groups", "$/M tokens", "round trip ms", "occupancy", "devices")
-    table = _table("Under the same limits", columns)
+    table = _table(_limits_line(plan, comparison), columns)
     this = Rival(name=f"this plan ({plan.policy})", plan=plan.replace(prediction=prediction))
     for rival in (this, *comparison.rivals, comparison.split):
         if rival.plan is None or rival.plan.prediction is None:

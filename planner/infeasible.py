@@ -8,8 +8,38 @@ import numpy as np
 
 from weavejax.plan import Template, Workload
 from weavejax.planner.branch_and_bound import Search, SearchState
+from weavejax.planner.limits import SearchLimits, left_out
 from weavejax.planner.report import InfeasiblePlanError
 from weavejax.planner.space import Space
+
+SHOWN = 3
+"""Reasons a message lists."""
+
+
+def explain_no_template(
+    offered: Mapping[int, Sequence[Template]], limits: SearchLimits, policy: str
+) -> InfeasiblePlanError:
+    """The error for a policy without a template: it offers none, or the limits leave out all."""
+    groups = f"{limits.min_groups} to {limits.max_groups} groups"
+    reasons = {
+        (count, left_out(template, count, limits)): None
+        for count, templates in offered.items()
+        for template in templates
+    }
+    if not reasons:
+        return InfeasiblePlanError(
+            f"policy {policy!r} offers no template for {groups}: it returned none for each. Allow "
+            "the number of groups it cuts for with min_groups and max_groups (on the command "
+            "line: --max-groups), or choose a policy that cuts this model",
+            constraint="templates",
+        )
+    shown = [f"for {count} groups one {reason}" for count, reason in reasons]
+    more = f"; and {len(shown) - SHOWN} more reasons" if len(shown) > SHOWN else ""
+    return InfeasiblePlanError(
+        f"policy {policy!r} offers {sum(map(len, offered.values()))} template(s) for {groups}, and "
+        f"the limits leave out all of them: {'; '.join(shown[:SHOWN])}{more}",
+        constraint="templates",
+    )
 
 
 def explain_infeasible(
@@ -17,18 +47,10 @@ def explain_infeasible(
     templates: Mapping[int, Sequence[Template]],
     state: SearchState,
     workload: Workload,
-    policy: str,
 ) -> InfeasiblePlanError:
     """The error for a search that covered its grid and found no plan."""
     context, slo_s = workload.context, workload.tpot_slo_s
     model = space.config.name
-    if not any(templates.values()):
-        groups = f"{space.limits.min_groups} to {space.limits.max_groups}"
-        return InfeasiblePlanError(
-            f"policy {policy!r} offers no template for {groups} groups under these limits "
-            f"(offsets={space.limits.offsets}, sub_blocks={space.limits.sub_blocks})",
-            constraint="templates",
-        )
     if not space.points:
         return InfeasiblePlanError(
             f"no group of the cluster can run {model!r} at a batch of the grid: tensor_parallel "

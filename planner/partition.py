@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from weavejax.models.config import LayerKind, ModelConfig
 from weavejax.models.specs import LAYER_OPERATORS
 from weavejax.plan import Template
+from weavejax.planner.report import PolicyError
 
 OPERATORS_PER_LAYER = len(LAYER_OPERATORS)
 
@@ -91,7 +92,7 @@ def legal_templates(
         offsets: also templates whose ring of cuts leaves layer boundaries uncut.
 
     Raises:
-        ValueError: more templates than a search can try.
+        PolicyError: more templates than a search can try.
 
     Examples:
         >>> from weavejax.models import preset_config
@@ -103,7 +104,7 @@ def legal_templates(
     """
     count = sum(math.comb(OPERATORS_PER_LAYER * n, groups) for n in block.sub_blocks)
     if count > MOST_TEMPLATES:
-        raise ValueError(
+        raise PolicyError(
             f"a search tries at most {MOST_TEMPLATES:,} templates of one number of groups, got "
             f"{count:,} for {groups} groups: the layers repeat only every {block.layers}. Lower "
             f"max_groups or set sub_blocks to some of {block.sub_blocks}"

@@ -70,6 +70,10 @@ class SearchReport:
     policy: str = "weave"
 
 
+class PolicyError(ValueError):
+    """A policy that raises or returns what is no list of templates; the message names it."""
+
+
 class InfeasiblePlanError(ValueError):
     """No plan of the grid fits; the message says which constraint binds and by how much."""
 

@@ -10,6 +10,7 @@ from weavejax.meshes.cluster import Cluster
 from weavejax.models.config import ModelConfig
 from weavejax.plan import Plan
 from weavejax.planner.api import search
+from weavejax.planner.comparison import plan_limits
 from weavejax.planner.latency import LatencyProfile
 from weavejax.planner.limits import SearchLimits
 from weavejax.planner.predict import plan_cluster, plan_profile
@@ -47,13 +48,16 @@ def flips(
     Args:
         plan: gives model, cluster, context and target.
         profile: by default the one the plan names.
-        limits: of every search; the verdict turned is that of the best plan under them.
+        limits: of every search, by default those of the plan's; the verdict turned is that of
+            the best plan under them.
 
     Returns:
         One entry per axis. Settings without a plan do not count as a flip.
     """
     base = Setting(
-        context=plan.workload.context, cluster=plan_cluster(plan), limits=limits or SearchLimits()
+        context=plan.workload.context,
+        cluster=plan_cluster(plan),
+        limits=limits or plan_limits(plan),
     )
     latencies = plan_profile(plan, profile)
     config = ModelConfig.from_dict(plan.model.config)

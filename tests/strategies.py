@@ -134,6 +134,9 @@ def plans(draw, config: ModelConfig | None = None, annotated: bool = False) -> P
             "cluster": None if inventory is None else Cluster.parse(inventory),
             "profile": draw(st.none() | st.builds(ProfileRef, name=_NAMES, hash=_NAMES)),
             "prediction": draw(st.none() | predictions()),
+            "search_limits": draw(
+                st.none() | st.dictionaries(_NAMES, st.lists(st.integers()) | st.none())
+            ),
         }
     return Plan(
         model=model_ref(config),

@@ -7,6 +7,7 @@ import io
 import math
 import sys
 
+import numpy as np
 import pytest
 
 import weavejax as wj
@@ -101,6 +102,39 @@ def test_limits_may_differ_by_policy() -> None:
 def test_what_cannot_be_compared_is_refused(arguments, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         wj.compare(MODEL, CLUSTER, *arguments, limits=SMALL, jobs=1)
+
+
+def test_one_policy_may_be_a_word_and_numbers_numpy_s() -> None:
+    one = wj.compare(MODEL, CLUSTER, 4096, 0.02, "colocated", limits=SMALL, jobs=1)
+    again = wj.compare(
+        MODEL, CLUSTER, np.array([4096]), np.float64(0.02), "colocated", limits=SMALL, jobs=1
+    )
+    assert one.records == again.records and one.column("policy") == ["colocated"]
+    swept = wj.sweep(MODEL, CLUSTER, 4096, 0.02, "context", [4096], "colocated", limits=SMALL)
+    assert swept.column("policy") == ["colocated"]
+    with pytest.raises(TypeError, match="must be the name of a registered policy, got <function"):
+        wj.compare(MODEL, CLUSTER, 4096, 0.02, [policy_named("afd")], limits=SMALL, jobs=1)  # type: ignore[list-item]
+
+
+def test_a_policy_that_fails_leaves_the_others_their_rows() -> None:
+    @wj.register_policy("compare-test-odd")
+    def odd(block, groups):  # type: ignore[no-untyped-def]
+        return [(1, 2)]
+
+    @wj.register_policy("compare-test-raises")
+    def raises(block, groups):  # type: ignore[no-untyped-def]
+        return 1 / 0
+
+    names = ["compare-test-odd", "colocated", "compare-test-raises"]
+    table = wj.compare(MODEL, CLUSTER, 4096, 0.02, names, limits=SMALL, jobs=1)
+    assert table.column("status") == ["policy", "ok", "policy"]
+    odd_reason, none, raise_reason = table.column("reason")
+    assert "'compare-test-odd' for K=1 must return a list of weavejax.Template" in odd_reason
+    assert "'compare-test-raises' fails for K=1: ZeroDivisionError" in raise_reason and not none
+    assert table.column("usd_per_million_tokens")[::2] == [None, None]
+    assert solve(case(policy="compare-test-odd")).constraint == "policy"
+    with pytest.raises(wj.PolicyError, match="'compare-test-raises' fails"):
+        wj.plan(MODEL, CLUSTER, 4096, 0.02, policy="compare-test-raises", limits=SMALL)
 
 
 def test_tables_write_csv_and_markdown(table: Table, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -294,11 +328,20 @@ def test_commands_print_and_write(tmp_path, capsys: pytest.CaptureFixture[str]) 
         "def mine(block, groups):\n"
         "    return [wj.Template()] if groups == 1 else []\n"
     )
+    (tmp_path / "broken.py").write_text(
+        "import weavejax as wj\n"
+        "wj.register_policy('compare-test-broken')(lambda block, groups: 5)\n"
+    )
+    broken = ["compare-test-broken", "--policy-module", str(tmp_path / "broken.py")]
     picture = tmp_path / "c.svg"
     arguments = ["compare", MODEL, "--cluster", "h100-sxm:2", "--context", "4096", "--tpot-slo-ms"]
     arguments += ["20", *OPTIONS, "--jobs", "1", "--plot", str(picture), "--policy", "colocated"]
-    assert main([*arguments, "compare-test-file", "--policy-module", str(policies)]) == 0
-    shown = capsys.readouterr().out
+    # One file named twice, in two ways, runs once.
+    twice = ["--policy-module", str(policies), "--policy-module", str(tmp_path / "." / "mine.py")]
+    assert main([*arguments, "compare-test-file", *broken, *twice]) == 0
+    shown, error = capsys.readouterr()
+    assert "| compare-test-broken | - | - | - | - | policy |" in shown
+    assert error.count("'compare-test-broken' for K=1 must return a list") == 1
     assert "| 4,096 | 20 | compare-test-file |" in shown and picture.read_text().startswith("<?xml")
     assert "compare-test-file" in policy_names()
     setting = ["--cluster", "h100-sxm:2", "--context", "4096", "--tpot-slo-ms", "1e-3", *OPTIONS]
@@ -312,9 +355,14 @@ def test_commands_print_and_write(tmp_path, capsys: pytest.CaptureFixture[str]) 
     [
         ("nowhere.py", "no such file"),
         ("weavejax.no_such_module", "No module named"),
+        ("straddle", "did you mean straddle.py?"),
     ],
 )
-def test_a_policy_module_that_is_not_there(module, words, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_policy_module_that_is_not_there(  # type: ignore[no-untyped-def]
+    module, words, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "straddle.py").touch()
     arguments = ["plan", MODEL, "--cluster", CLUSTER, "--context", "1", "--tpot-slo-ms", "1"]
     assert main([*arguments, "--policy-module", module]) == 2
     assert words in capsys.readouterr().err

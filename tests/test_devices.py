@@ -141,7 +141,7 @@ def test_custom_devices_come_first():
         ({"bandwidth_bytes_per_s": float("nan")}, "bandwidth_bytes_per_s must be positive and"),
         ({"bf16_flop_per_s": float("inf")}, "bf16_flop_per_s must be positive and finite, got inf"),
         ({"usd_per_hour": -1.0}, "usd_per_hour must be positive and finite, got -1.0"),
-        ({"devices_per_node": 0}, "devices_per_node must be at least 1, got 0"),
+        ({"devices_per_node": 0}, "devices_per_node must be a whole number of at least 1, got 0"),
     ],
 )
 def test_invalid_specs_say_what_is_wrong(change, message):

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.meshes",
             "weavejax.meshes.*",
             "weavejax.plan",
+            "weavejax.plan_parts",
             "weavejax.plan_reading",
             "weavejax.prediction",
             "weavejax.profiles.operator_times",

@@ -212,7 +212,16 @@ def test_infeasible_devices_templates_and_grid():
     assert "max_devices=32 and the inventory one:1" in str(error)
     error, _ = infeasible(policy="cad", limits=dataclasses.replace(two, offsets=False))
     assert error.constraint == "templates"
-    assert "policy 'cad' offers no template for 2 to 2 groups" in str(error)
+    assert str(error) == (
+        "policy 'cad' offers 1 template(s) for 2 to 2 groups, and the limits leave out all of "
+        "them: for 2 groups one starts at offset 1: allow offsets (on the command line: without "
+        "--no-offsets)"
+    )
+    error, _ = infeasible(policy="afd", limits=dataclasses.replace(two, sub_blocks=(2,)))
+    assert "one spans 1 layers: let sub_blocks=(2,) hold 1" in str(error)
+    error, _ = infeasible(policy="colocated", limits=two)
+    assert error.constraint == "templates"
+    assert "'colocated' offers no template for 2 to 2 groups: it returned none" in str(error)
     error, _ = infeasible(limits=SearchLimits(batches=(4,), tensor_parallel=(3,)))
     assert error.constraint == "grid"
     assert "tensor_parallel must be one of (3,)" in str(error)
@@ -264,9 +273,61 @@ def test_report_says_how_it_went():
 
 def test_limits_check_themselves():
     assert batch_grid(12) == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-    with pytest.raises(ValueError, match="max_groups must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_groups must be a whole number >= 1, got 0"):
         SearchLimits(max_groups=0)
+    with pytest.raises(ValueError, match="max_devices must be a whole number >= 1, got 8.0"):
+        SearchLimits(max_devices=8.0)
+    with pytest.raises(
+        ValueError, match="tensor_parallel needs whole numbers of at least 1, got 4"
+    ):
+        SearchLimits(tensor_parallel=4)
     with pytest.raises(ValueError, match="min_groups must not exceed max_groups=2, got 3"):
         SearchLimits(max_groups=2, min_groups=3)
     with pytest.raises(ValueError, match=r"batches needs whole numbers of at least 1, got \(0,\)"):
         SearchLimits(batches=(0,))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        SearchLimits(),
+        SearchLimits(batches=(4, 8), sub_blocks=(1, 2), offsets=False),
+        SearchLimits(max_batch=np.int64(64), tensor_parallel=np.array([2, 1]), batches=[]),
+    ],
+)
+def test_limits_survive_json(limits):
+    data = json.loads(json.dumps(limits.to_dict()))
+    assert SearchLimits.from_dict(data) == limits
+    assert ("batches" in data) == (limits.batches != batch_grid(limits.max_batch))
+    with pytest.raises(ValueError, match="search limits have no max_deuces; they have"):
+        SearchLimits.from_dict({"max_deuces": 2})
+
+
+def test_a_plan_carries_the_limits_it_was_found_under():
+    config, cluster, context, _, limits, profile = problem(1056)
+    report = search(config, cluster, np.int64(context), 1.0, limits=limits, profile=profile)
+    for found in (report.best, *report.alternatives):
+        again = Plan.from_dict(json.loads(found.dumps()))
+        assert SearchLimits.from_dict(again.search_limits) == limits
+        assert again == found and again.dumps() == found.dumps()
+
+
+def test_a_target_that_looks_like_milliseconds_is_warned_of(recwarn):
+    config, cluster, context, _, limits, profile = problem(1056)
+    search(config, cluster, context, api.LONG_SLO_S, limits=limits, profile=profile)
+    assert not recwarn.list
+    with pytest.warns(
+        UserWarning, match=r"in seconds a token, got 60 s \(60,000 ms\); 60 ms is 0.060"
+    ):
+        search(config, cluster, context, 60, limits=limits, profile=profile)
+
+
+def test_a_policy_is_named_not_given():
+    def mine(block, groups):
+        return []
+
+    for given in (mine, [mine], None, 3):
+        with pytest.raises(
+            TypeError, match="must be the name of a registered policy, got .* first"
+        ):
+            plan("gemma-3-4b", "h100-sxm:1", 64, 1.0, policy=given)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from weavejax.meshes.cluster import Cluster
 from weavejax.models import preset_config
-from weavejax.plan import DeviceGroup, Plan, Template
+from weavejax.plan import DeviceGroup, Plan, PlanError, Template
 from weavejax.planner.ablation import (
     PAPER_TABLE3,
     TABLE3_LIMITS,
@@ -17,7 +17,14 @@ from weavejax.planner.ablation import (
     smaller_grids,
 )
 from weavejax.planner.api import plan, search
-from weavejax.planner.comparison import Comparison, GainCap, Rival, compare, left_out
+from weavejax.planner.comparison import (
+    Comparison,
+    GainCap,
+    Rival,
+    compare,
+    left_out,
+    plan_limits,
+)
 from weavejax.planner.explain import cap_lines, explain, flip_lines, verdict
 from weavejax.planner.limits import SearchLimits
 from weavejax.planner.sensitivity import Flip, flips
@@ -78,6 +85,22 @@ def test_cuts_are_drawn_over_a_block():
     lines = [line.split() for line in shown(explain(cad)).splitlines() if "attn_core" in line]
     assert lines[0] == "6 sliding/dense attn_in:1 | attn_core:0 | attn_out:1 ffn:1".split()
     assert sum("|" in line for line in lines[:6]) == 6
+
+
+def test_rivals_stand_under_the_limits_of_the_plan(gemma):
+    found, comparison = gemma
+    assert comparison == compare(found)  # the limits that the plan carries
+    assert comparison.limits == SMALL == plan_limits(found)
+    own = "max_devices=16, max_groups=2, max_replicas=2, max_batch=256"
+    assert f"Under the plan's search limits: {own}" in shown(explain(found, comparison))
+    other = dataclasses.replace(comparison, limits=SearchLimits())
+    text = shown(explain(found, other))
+    assert "Under other search limits than the plan's: the default ones" in text
+    by_hand = found.replace(search_limits=None)
+    assert plan_limits(by_hand) == SearchLimits()
+    assert "which are not said to be the plan's: max_dev" in shown(explain(by_hand, comparison))
+    with pytest.raises(PlanError, match="search_limits of the plan: search limits have no a"):
+        plan_limits(found.replace(search_limits={"a": 1}))
 
 
 def rival(name, cost, found=None):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from weavejax.planner.policies import (
     policy_templates,
     register_policy,
 )
+from weavejax.planner.report import PolicyError
 from weavejax.schedule import stage_occurrences
 
 FULL, SLIDING = LayerKind(attention="full"), LayerKind(attention="sliding")
@@ -159,10 +161,65 @@ def test_policies_can_be_registered(fresh_registry):
 
     assert "late-cut" in policy_names()
     assert policy_templates("late-cut", block_of(2), 2) == (Template(layers=2, cuts=(7,)),)
-    with pytest.raises(ValueError, match="'afd' is registered already"):
-        register_policy("afd")(late_cut)
-    with pytest.raises(ValueError, match=r"multiple of the 3 groups, got 2"):
+    assert register_policy("late-cut")(late_cut) is late_cut  # once more is harmless
+    place = rf"'late-cut' is registered already at {re.escape(__file__)}:\d+; choose"
+    with pytest.raises(ValueError, match=place):
+        register_policy("late-cut")(lambda block, groups: [])
+    with pytest.raises(PolicyError, match=r"multiple of the 3 groups, got 2"):
         policy_templates("late-cut", block_of(2), 3)
+    with pytest.raises(PolicyError, match=r"for K=2: a template may span the model's 1 layers at"):
+        policy_templates("late-cut", block_of(2, 1), 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a b", "a/b", "../a", "-a", "a.json", "a.py", "a,b", ".a"]
+)
+def test_a_name_that_no_command_could_say_is_refused(fresh_registry, name):
+    with pytest.raises(ValueError, match=f"starts with a letter or digit, .* got '{name}'"):
+        register_policy(name)
+    assert name not in policy_names()
+
+
+@pytest.mark.parametrize("name", [policies.afd, None, 3, ("a",)])
+def test_a_decorator_without_a_name_is_refused(name):
+    with pytest.raises(
+        TypeError, match=r'write @register_policy\("my-policy"\) above the function'
+    ):
+        register_policy(name)
+
+
+def test_what_cannot_be_called_is_no_policy(fresh_registry):
+    with pytest.raises(TypeError, match=r"'five' must be a function of \(block, groups\), got 5"):
+        register_policy("five")(5)
+    assert "five" not in policy_names()
+
+
+@pytest.mark.parametrize("returned", [[(1, 2)], "afd", None, 5, Template(), [Template(), None]])
+def test_a_policy_that_returns_something_else_is_named(fresh_registry, returned):
+    register_policy("odd")(lambda block, groups: returned)
+    message = (
+        "policy 'odd' for K=2 must return a list of weavejax.Template, [] where it has none, got "
+        f"{returned!r}"
+    )
+    with pytest.raises(PolicyError, match="^" + re.escape(message) + "$"):
+        policy_templates("odd", block_of(1), 2)
+
+
+def test_a_policy_that_raises_is_named_with_its_line(fresh_registry):
+    def wrong(block, groups):
+        return [Template(cuts=(9,))]
+
+    def late(block, groups):
+        yield Template()
+        raise KeyError("x")
+
+    for policy, kind, words in ((wrong, ValueError, "cuts must rise"), (late, KeyError, "'x'")):
+        register_policy(policy.__name__)(policy)
+        place = rf"{re.escape(__file__)}:\d+\)$"
+        message = rf"^policy '{policy.__name__}' fails for K=1: \w+Error: {words}.*{place}"
+        with pytest.raises(PolicyError, match=message) as caught:
+            policy_templates(policy.__name__, block_of(1), 1)
+        assert isinstance(caught.value.__cause__, kind)
 
 
 def test_policies_come_from_entry_points(monkeypatch):
@@ -177,6 +234,24 @@ def test_policies_come_from_entry_points(monkeypatch):
     assert "outside" in policy_names()
 
 
+def test_an_entry_point_that_does_not_load_is_named(monkeypatch):
+    class Point:
+        name, value = "outside", "gone:policy"
+
+        def load(self):
+            raise ImportError("no gone")
+
+    monkeypatch.setattr(policies, "entry_points", lambda group: [Point()])
+    assert policies.require_policy("outside") == "outside"
+    with pytest.raises(PolicyError, match="'outside' cannot be loaded from gone:policy: ImportErr"):
+        policy_named("outside")
+
+
 def test_unknown_policy_lists_the_known():
     with pytest.raises(ValueError, match=r"'weaver' \(did you mean 'weave'\?\); policies are colo"):
         policy_named("weaver")
+    with pytest.raises(ValueError, match=r"command line: --policy-module FILE.py"):
+        policy_named("mine")
+    for name in ("colocated,afd", "colocated afd", "colocated, afd"):
+        with pytest.raises(ValueError, match=r"separate names by spaces .*: colocated afd\)"):
+            policy_named(name)

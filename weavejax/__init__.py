@@ -17,6 +17,7 @@ from weavejax.plan import (
 )
 from weavejax.planner import (
     InfeasiblePlanError,
+    PolicyError,
     SearchLimits,
     SearchReport,
     evaluate,
@@ -47,6 +48,7 @@ __all__ = [
     "Parallelism",
     "Plan",
     "PlanError",
+    "PolicyError",
     "Prediction",
     "ProfileRef",
     "SamplingParams",

@@ -8,163 +8,45 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weavejax.meshes.cluster import Cluster
+from weavejax.plan_parts import (
+    DeviceGroup,
+    ModelRef,
+    Parallelism,
+    ProfileRef,
+    Template,
+    Workload,
+)
 from weavejax.plan_reading import (
     PlanError,
+    keep_strings,
+    keep_whole_numbers,
+    plain_data,
     read_fields,
     read_integer,
     read_part,
-    whole_number,
+    require_type,
 )
 from weavejax.prediction import Prediction
 
+__all__ = [
+    "PLAN_FORMAT",
+    "DeviceGroup",
+    "ModelRef",
+    "Parallelism",
+    "Plan",
+    "PlanError",
+    "ProfileRef",
+    "Template",
+    "Workload",
+]
+
 PLAN_FORMAT = "weavejax.plan/1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parallelism:
-    """How one replica of a group cuts its operators over its devices."""
-
-    tensor_parallel: int = 1
-    """Devices of one replica: the size of the model axis."""
-    expert_parallel: int = 1
-    """Ways the experts are cut over those devices; the rest cuts each expert's hidden width."""
-    attention_data_parallel: int = 1
-    """Ways the rows are cut for the attention operators; the rest cuts the heads."""
-
-    def __post_init__(self) -> None:
-        whole_number("tensor_parallel", self.tensor_parallel)
-        for name in ("expert_parallel", "attention_data_parallel"):
-            value = getattr(self, name)
-            if value not in (1, self.tensor_parallel):
-                raise PlanError(
-                    f"{name} must be 1 or tensor_parallel={self.tensor_parallel} "
-                    f"(it cuts the same devices), got {value}"
-                )
-
-    @property
-    def heads_ways(self) -> int:
-        """Ranks the attention heads are cut over."""
-        return self.tensor_parallel // self.attention_data_parallel
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceGroup(Parallelism):
-    """One of the K ordered owners of stages."""
-
-    device: str
-    """Device type, a name of the cluster: ``h100-sxm``, ``cpu``."""
-    replicas: int = 1
-    resident_batch: int
-    """Rows (slots) one replica holds, over all microbatches."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("replicas", "resident_batch"):
-            whole_number(name, getattr(self, name))
-
-    @property
-    def num_devices(self) -> int:
-        return self.replicas * self.tensor_parallel
-
-    @property
-    def batch(self) -> int:
-        """Rows of all replicas: the global resident batch."""
-        return self.replicas * self.resident_batch
-
-    @property
-    def parallelism(self) -> Parallelism:
-        return Parallelism(
-            tensor_parallel=self.tensor_parallel,
-            expert_parallel=self.expert_parallel,
-            attention_data_parallel=self.attention_data_parallel,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Template:
-    """Cut positions inside a sub-block of ``layers`` layers, in operators (four a layer).
-
-    A cut at c stands before operator c of the sub-block, counted from ``offset`` operators after
-    a layer boundary. Stage positions belong to the groups in turn.
-
-    Examples:
-        >>> Template(layers=1, cuts=(3,))            # AFD: attention | feed-forward
-        Template(layers=1, cuts=(3,), offset=0)
-        >>> Template(layers=1, cuts=(1,), offset=1)  # CAD: attn_core | everything else
-        Template(layers=1, cuts=(1,), offset=1)
-    """
-
-    layers: int = 1
-    cuts: tuple[int, ...] = ()
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cuts", tuple(self.cuts))
-        if self.layers < 1:
-            raise PlanError(f"a template spans at least one layer, got layers={self.layers}")
-        if list(self.cuts) != sorted(set(self.cuts)) or any(
-            not 0 < cut < self.num_operators for cut in self.cuts
-        ):
-            raise PlanError(
-                f"cuts must rise strictly and lie inside the sub-block, between 1 and "
-                f"{self.num_operators - 1} ({self.layers} layers of 4 operators), got "
-                f"{list(self.cuts)}"
-            )
-        tail = self.num_operators - max(self.cuts, default=1)
-        if not 0 <= self.offset <= tail:
-            raise PlanError(
-                f"offset must lie between 0 and {tail}, the length of the last stage (the "
-                f"operators before the first block are its tail), got {self.offset}; start the "
-                "template at an earlier cut instead"
-            )
-
-    @property
-    def num_operators(self) -> int:
-        return 4 * self.layers
-
-    @property
-    def num_stages(self) -> int:
-        return len(self.cuts) + 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """What is served: decode at a context length, within a latency target."""
-
-    context: int
-    """Tokens a slot can hold; for planning, the mean context."""
-    tpot_slo_s: float | None = None
-
-    def __post_init__(self) -> None:
-        whole_number("context", self.context)
-        slo = self.tpot_slo_s
-        number = isinstance(slo, (int, float)) and not isinstance(slo, bool)
-        if slo is not None and not (number and math.isfinite(slo) and slo > 0):
-            raise PlanError(f"tpot_slo_s must be a positive number of seconds, got {slo!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelRef:
-    """The model a plan is for. ``config`` is ``ModelConfig.to_dict()``, ``digest`` its hash."""
-
-    name: str
-    digest: str
-    config: Mapping[str, Any] = dataclasses.field(hash=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileRef:
-    """The latencies a prediction rests on."""
-
-    name: str
-    hash: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +68,11 @@ class Plan:
     """Prices and links the prediction used."""
     prediction: Prediction | None = None
     profile: ProfileRef | None = None
+    search_limits: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
+    """The grid it is the cheapest of, ``SearchLimits.to_dict()``; None for a plan made by hand."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(self.groups))
+        self._check_types()
         if not self.groups:
             raise PlanError("a plan needs at least one device group, got none")
         if self.template.num_stages % len(self.groups):
@@ -196,7 +80,6 @@ class Plan:
                 f"stages of the template must be a multiple of the {len(self.groups)} groups "
                 f"(stage j belongs to group j mod K), got {self.template.num_stages} stages"
             )
-        whole_number("microbatches", self.microbatches)
         batches = [group.batch for group in self.groups]
         if len(set(batches)) > 1:
             raise PlanError(
@@ -210,6 +93,24 @@ class Plan:
                     f"group {index}: resident_batch must divide by microbatches x "
                     f"attention_data_parallel = {ways}, got {group.resident_batch}"
                 )
+
+    def _check_types(self) -> None:
+        """Every part of its type, and whole numbers as ``int``, so that the plan can be saved."""
+        require_type("model", self.model, ModelRef)
+        require_type("workload", self.workload, Workload)
+        require_type("template", self.template, Template)
+        if not isinstance(self.groups, Iterable):
+            raise PlanError(f"groups must be a tuple of device groups, got {self.groups!r}")
+        object.__setattr__(self, "groups", tuple(self.groups))
+        for index, group in enumerate(self.groups):
+            require_type(f"groups[{index}]", group, DeviceGroup)
+        keep_whole_numbers(self, "microbatches")
+        keep_strings(self, "policy", of="a plan")
+        limits = self.search_limits
+        if limits is not None:
+            if not isinstance(limits, Mapping):
+                raise PlanError(f"search_limits must be an object, got {limits!r}")
+            object.__setattr__(self, "search_limits", plain_data("search_limits", dict(limits)))
 
     @property
     def batch(self) -> int:
@@ -250,6 +151,8 @@ class Plan:
             data["cluster"] = self.cluster.to_dict()
         if self.profile is not None:
             data["profile"] = dataclasses.asdict(self.profile)
+        if self.search_limits is not None:
+            data["search_limits"] = dict(self.search_limits)
         if self.prediction is not None:
             data["prediction"] = self.prediction.to_dict()
         return data
@@ -291,6 +194,7 @@ class Plan:
             if data.get("profile") is None
             else read_fields(ProfileRef, data, "profile"),
             prediction=read_part(Prediction, data, "prediction"),
+            search_limits=data.get("search_limits"),
         )
 
     def save(self, path: str | Path) -> None:

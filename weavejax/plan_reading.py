@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +13,66 @@ class PlanError(ValueError):
     """A plan that cannot be: the message says the rule, the numbers and what was got."""
 
 
-def whole_number(name: str, value: Any) -> None:
-    """Raise :class:`PlanError` unless ``value`` is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PlanError(f"{name} must be a whole number >= 1, got {value!r}")
+def whole_number(name: str, value: Any, *, least: int | None = 1) -> int:
+    """``value`` as an ``int``, whatever kind of whole number it is.
+
+    Raises:
+        PlanError: no whole number, or one below ``least``.
+
+    Examples:
+        >>> import numpy as np
+        >>> whole_number("replicas", np.int64(3))
+        3
+    """
+    rule = f"{name} must be a whole number{'' if least is None else f' >= {least}'}, got {value!r}"
+    if isinstance(value, bool):
+        raise PlanError(rule)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise PlanError(rule) from None
+    if least is not None and number < least:
+        raise PlanError(rule)
+    return number
+
+
+def keep_whole_numbers(part: Any, *names: str, least: int | None = 1) -> None:
+    """Make these fields of a frozen dataclass ``int``; the errors of :func:`whole_number`."""
+    for name in names:
+        object.__setattr__(part, name, whole_number(name, getattr(part, name), least=least))
+
+
+def keep_strings(part: Any, *names: str, of: str) -> None:
+    """Make these fields of a frozen dataclass ``str``.
+
+    Raises:
+        PlanError: a field that is no string.
+    """
+    for name in names:
+        value = getattr(part, name)
+        if not isinstance(value, str):
+            raise PlanError(f"{name} of {of} must be a string, got {value!r}")
+        object.__setattr__(part, name, str(value))
+
+
+def require_type(name: str, value: Any, kind: type) -> None:
+    """Raise :class:`PlanError` unless ``value`` is a ``kind``."""
+    if not isinstance(value, kind):
+        raise PlanError(f"{name} must be a weavejax.{kind.__name__}, got {value!r}")
+
+
+def plain_data(name: str, value: Any) -> Any:
+    """A copy of ``value`` as JSON would give it back: lists for tuples.
+
+    Raises:
+        PlanError: it holds something that JSON cannot.
+    """
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"{name} must be plain data that JSON holds, got {value!r}: {error}"
+        ) from None
 
 
 def read_integer(data: Mapping[str, Any], key: str) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from weavejax.cli.common import output_console, user_errors
-from weavejax.cli.plan import add_limits, read_limits
+from weavejax.cli.limits import add_limits, read_limits
 from weavejax.plan import Plan
-from weavejax.planner.comparison import compare
+from weavejax.planner.comparison import compare, plan_limits
 from weavejax.planner.explain import explain
 from weavejax.planner.predict import evaluate, plan_profile
 from weavejax.planner.sensitivity import flips
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-what-if", action="store_true", help="leave out what would turn the verdict"
     )
-    add_limits(parser)
+    add_limits(parser, of_plan=True)
     return parser
 
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         if options.brief or plan.workload.tpot_slo_s is None:
             console.print(explain(plan))
             return 0
-        limits = read_limits(options)
+        limits = read_limits(options, plan_limits(plan))
         with Console(stderr=True).status("searching the rivals"):
             comparison = compare(plan, profile, limits=limits)
         turns = ()

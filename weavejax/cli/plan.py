@@ -8,11 +8,14 @@ import sys
 from typing import Any
 
 from weavejax.cli.common import UsageError, check_output, output_console, user_errors
+from weavejax.cli.limits import add_limits, read_limits
+from weavejax.cli.measuring import open_cluster
 from weavejax.cli.policies import add_policy_module, import_policies
 from weavejax.models.presets import resolve_config
+from weavejax.models.tiny import tiny_config
 from weavejax.plan import Plan
 from weavejax.plan_table import plan_table
-from weavejax.planner import SearchLimits, SearchReport, policy_names, search
+from weavejax.planner import SearchReport, policy_names, search
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -30,38 +33,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     add_policy_module(parser)
     parser.add_argument("--profile", help="a profile file; the shipped measured one by default")
     add_limits(parser)
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="for the tiny random model that generate and check --random-weights run",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     return parser
-
-
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Options that become :class:`SearchLimits`."""
-    default = SearchLimits()
-    parser.add_argument("--max-devices", type=int, default=default.max_devices, metavar="N")
-    parser.add_argument("--max-groups", type=int, default=default.max_groups, metavar="N")
-    parser.add_argument("--max-replicas", type=int, default=default.max_replicas, metavar="N")
-    parser.add_argument(
-        "--max-microbatches", type=int, default=default.max_microbatches, metavar="N"
-    )
-    parser.add_argument(
-        "--tensor-parallel", type=int, nargs="+", default=default.tensor_parallel, metavar="N"
-    )
-    parser.add_argument(
-        "--no-offsets", action="store_true", help="only templates that start at a layer boundary"
-    )
-
-
-def read_limits(options: argparse.Namespace) -> SearchLimits:
-    """The limits that the options describe."""
-    return SearchLimits(
-        max_devices=options.max_devices,
-        max_groups=options.max_groups,
-        max_replicas=options.max_replicas,
-        max_microbatches=options.max_microbatches,
-        tensor_parallel=tuple(options.tensor_parallel),
-        offsets=not options.no_offsets,
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,9 +48,12 @@ def run(options: argparse.Namespace) -> int:
     check_output(options.output)
     import_policies(options.policy_module)
     with user_errors():
+        config = resolve_config(options.model)
+        if options.random_weights:
+            config = tiny_config(config)
         report = search(
-            options.model,
-            options.cluster,
+            config,
+            open_cluster(options.cluster, options.profile),
             options.context,
             options.tpot_slo_ms / 1e3,
             policy=options.policy,
@@ -89,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(plan.to_dict(), indent=2))
     else:
         console = output_console()
-        console.print(plan_table(plan, resolve_config(options.model)))
+        console.print(plan_table(plan, config))
         console.print(summary(plan, report))
         if options.output:
             console.print(f"written to {options.output}; read it with: weavejax explain", end=" ")

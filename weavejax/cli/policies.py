@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,18 +32,47 @@ def import_policies(modules: Iterable[str]) -> None:
     Raises:
         UsageError: no such file or module, or it raises.
     """
-    for index, name in enumerate(modules):
+    for name in modules:
         try:
-            if not name.endswith(".py"):
-                importlib.import_module(name)
-                continue
-            if not Path(name).is_file():
-                raise FileNotFoundError("there is no such file")
-            spec = importlib.util.spec_from_file_location(f"_weavejax_policies_{index}", name)
-            assert spec is not None and spec.loader is not None
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            _import(name)
         except Exception as error:
-            raise UsageError(f"--policy-module {name}: {type(error).__name__}: {error}") from error
+            raise UsageError(
+                f"--policy-module {name}: {type(error).__name__}: {error}{_hint(name)}"
+            ) from error
+
+
+def _import(name: str) -> None:
+    """Import what is not imported yet: a file has one module, however it was named."""
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise FileNotFoundError("there is no such file")
+        file = Path(name).resolve()
+        if file in _imported_files():
+            return
+        module_name = f"_weavejax_policies_{len(sys.modules)}_{file.stem}"
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None or Path(spec.origin).resolve() not in _imported_files():
+        importlib.import_module(name)
+
+
+def _imported_files() -> set[Path]:
+    names = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    return {Path(name).resolve() for name in names if isinstance(name, str)}
+
+
+def _hint(name: str) -> str:
+    """The file that was meant where a module's name was given."""
+    return f" (did you mean {name}.py?)" if Path(f"{name}.py").is_file() else ""
 
 
 def add_table_output(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +86,9 @@ def add_table_output(parser: argparse.ArgumentParser) -> None:
 def show_table(table: Table, columns: tuple[str, ...], options: argparse.Namespace) -> None:
     """Print some columns, then write the files that were asked for."""
     Console(soft_wrap=True).print(table.to_markdown(columns=columns), highlight=False, markup=False)
+    broken = {row["reason"]: None for row in table if row.get("status") == "policy"}
+    for reason in broken:
+        print(reason, file=sys.stderr)
     with user_errors():
         if options.csv:
             table.to_csv(options.csv)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from weavejax.cli.common import user_errors
-from weavejax.cli.plan import add_limits, read_limits
+from weavejax.cli.limits import add_limits, read_limits
 from weavejax.cli.policies import (
     add_policy_module,
     add_table_output,

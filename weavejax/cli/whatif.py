@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from weavejax.cli.common import UsageError, user_errors
-from weavejax.cli.plan import add_limits, read_limits
+from weavejax.cli.limits import add_limits, read_limits
 from weavejax.cli.policies import add_table_output, show_table
 from weavejax.workbench import sweep
 from weavejax.workbench.length_files import load_lengths

@@ -11,7 +11,13 @@ from weavejax.meshes.cluster import Cluster
 from weavejax.models.config import ModelConfig
 from weavejax.plan import Plan, Template
 from weavejax.plan_table import describe_group
-from weavejax.planner import InfeasiblePlanError, SearchLimits, register_policy, search
+from weavejax.planner import (
+    InfeasiblePlanError,
+    PolicyError,
+    SearchLimits,
+    register_policy,
+    search,
+)
 from weavejax.planner.latency import LatencyProfile
 from weavejax.planner.partition import PartitionBlock, partition_block
 from weavejax.planner.policies import policy_names, policy_templates
@@ -45,7 +51,8 @@ class Outcome:
 
     plan: Plan | None
     constraint: str = ""
-    """``templates``, ``grid``, ``memory``, ``devices`` or ``latency`` where there is no plan."""
+    """``templates``, ``grid``, ``memory``, ``devices``, ``latency`` or ``policy`` (it fails) where
+    there is no plan."""
     reason: str = ""
     """The planner's message."""
     seconds: float = 0.0
@@ -64,7 +71,8 @@ def portable(case: Case) -> Case:
     """The case with the templates of its policy written out, unless every process knows it.
 
     Raises:
-        ValueError: no policy has this name, or it offers templates that do not divide.
+        ValueError: no policy has this name.
+        PolicyError: it fails, or offers what is no list of templates.
     """
     if case.policy in SHIPPED_POLICIES or case.templates is not None:
         return case
@@ -74,8 +82,13 @@ def portable(case: Case) -> Case:
     return Case(**{**vars(case), "templates": offered})
 
 
+def failed(error: PolicyError) -> Outcome:
+    """The outcome of a case whose policy fails."""
+    return Outcome(plan=None, constraint="policy", reason=str(error))
+
+
 def solve(case: Case) -> Outcome:
-    """Search one case. An infeasible one is an outcome, not an error.
+    """Search one case. An infeasible one is an outcome, and a failing policy, not an error.
 
     Raises:
         KeyboardInterrupt: interrupted before the plan was proven.
@@ -92,6 +105,8 @@ def solve(case: Case) -> Outcome:
             limits=case.limits,
             profile=case.profile,
         )
+    except PolicyError as error:
+        return failed(error)
     except InfeasiblePlanError as error:
         return Outcome(
             plan=None,
@@ -121,8 +136,8 @@ def _registered(case: Case) -> str:
 def record(case: Case, outcome: Outcome) -> dict[str, Any]:
     """One row of a table: the setting, the cost and what the plan looks like.
 
-    Numbers are None where there is no plan; ``status`` is then the constraint that binds and
-    ``reason`` the planner's sentence.
+    Numbers are None where there is no plan; ``status`` is then the constraint that binds, or
+    ``policy``, and ``reason`` the planner's sentence.
     """
     plan = outcome.plan
     prediction = None if plan is None else plan.prediction

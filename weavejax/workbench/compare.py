@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weavejax.meshes.cluster import as_cluster
 from weavejax.models.presets import resolve_config
+from weavejax.plan_reading import whole_number
 from weavejax.planner import SearchLimits
 from weavejax.planner.api import ClusterLike, ModelLike, resolve_profile
 from weavejax.planner.latency import LatencyProfile
-from weavejax.planner.policies import policy_named
+from weavejax.planner.policies import require_policy
 from weavejax.progress import show_progress
 from weavejax.workbench.cases import SHIPPED_POLICIES, Case, record
 from weavejax.workbench.searches import Searches
@@ -23,7 +24,7 @@ def compare(
     cluster: ClusterLike,
     contexts: int | Iterable[int],
     slos_s: float | Iterable[float],
-    policies: Sequence[str] = SHIPPED_POLICIES,
+    policies: str | Sequence[str] = SHIPPED_POLICIES,
     *,
     limits: LimitsLike = None,
     profile: LatencyProfile | str | None = None,
@@ -37,7 +38,7 @@ def compare(
         cluster: a cluster, an inventory string such as ``h100-sxm:32``, or a file.
         contexts: mean contexts in tokens.
         slos_s: targets of the time per output token, in seconds.
-        policies: names, your own included. ``weave`` also holds the colocated plan.
+        policies: names, your own included, or one name. ``weave`` also holds the colocated plan.
         limits: the grid of all, or one per policy; defaults for a policy left out.
         profile: latencies; the shipped measured ones by default.
         jobs: processes; every core by default.
@@ -46,7 +47,8 @@ def compare(
     Returns:
         One record per setting and policy, ``gain_over_colocated`` (the colocated cost over this
         one) where ``colocated`` is among the policies. A setting without a plan is a record whose
-        ``status`` names the constraint and whose ``reason`` says by how much it is missed.
+        ``status`` names the constraint and whose ``reason`` says by how much it is missed; where
+        a policy fails, its rows have the status ``policy`` and the reason.
 
     Raises:
         ValueError: nothing to compare, an unknown policy, or a device without a price.
@@ -58,9 +60,9 @@ def compare(
         [('colocated', 'ok'), ('afd', 'ok'), ('cad', 'ok'), ('weave', 'ok')]
     """
     config, inventory = resolve_config(model), as_cluster(cluster)
-    for name in policies:
-        policy_named(name)
-    settings = [(context, slo_s) for context in _each(contexts) for slo_s in _each(slos_s)]
+    policies = policy_list(policies)
+    lengths = [whole_number("context", context) for context in _each(contexts)]
+    settings = [(context, slo_s) for context in lengths for slo_s in _each(slos_s)]
     if not settings or not policies:
         raise ValueError(
             f"a comparison needs at least one context, target and policy, got {len(settings)} "
@@ -84,6 +86,17 @@ def compare(
         outcomes = searches.run(cases, progress=report)
     rows = [record(case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
     return Table(records=tuple(with_gain(rows)))
+
+
+def policy_list(policies: object) -> list[str]:
+    """Names of policies that there are, from one name or several.
+
+    Raises:
+        TypeError, ValueError: what is no name of a policy.
+    """
+    if isinstance(policies, str) or not isinstance(policies, Iterable):
+        return [require_policy(policies)]
+    return [require_policy(name) for name in policies]
 
 
 def limits_of(limits: LimitsLike, policy: str) -> SearchLimits:
@@ -115,5 +128,5 @@ def _setting(row: dict) -> tuple:  # type: ignore[type-arg]
     return tuple(row.get(name) for name in SETTING)
 
 
-def _each(values: int | float | Iterable) -> list:  # type: ignore[type-arg]
-    return [values] if isinstance(values, int | float) else list(values)
+def _each(values: float | Iterable) -> list:  # type: ignore[type-arg]
+    return list(values) if isinstance(values, Iterable) else [values]

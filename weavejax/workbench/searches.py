@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
-from weavejax.workbench.cases import Case, Outcome, portable, solve
+from weavejax.planner import PolicyError
+from weavejax.workbench.cases import Case, Outcome, failed, portable, solve
 
 Report = Callable[[str, int, int], None]
 """(what, done, total), as :func:`weavejax.progress.show_progress` gives."""
@@ -70,7 +71,7 @@ class Searches:
         Raises:
             ValueError: a setting that is wrong, such as a device without a price.
         """
-        asked = [portable(case) for case in cases]
+        asked = [self._portable(case) for case in cases]
         new = [case for case in dict.fromkeys(asked) if case not in self._known]
         jobs = min(self.jobs, -(-len(new) // CASES_PER_PROCESS))
         if any(_only_here(case) for case in new):
@@ -82,6 +83,14 @@ class Searches:
             if progress is not None:
                 progress(what, done, len(new))
         return [self._known[case] for case in asked]
+
+    def _portable(self, case: Case) -> Case:
+        """The case as it travels; one whose policy fails has its outcome already."""
+        try:
+            return portable(case)
+        except PolicyError as error:
+            self._known[case] = failed(error)
+            return case
 
     def _solved(self, cases: list[Case], jobs: int) -> Iterator[tuple[Case, Outcome]]:
         if jobs <= 1:

@@ -12,7 +12,7 @@ from weavejax.planner.api import ClusterLike, ModelLike, resolve_profile
 from weavejax.planner.latency import LatencyProfile
 from weavejax.progress import show_progress
 from weavejax.workbench.cases import SHIPPED_POLICIES, Case, record
-from weavejax.workbench.compare import LimitsLike, limits_of, with_gain
+from weavejax.workbench.compare import LimitsLike, limits_of, policy_list, with_gain
 from weavejax.workbench.searches import Searches
 from weavejax.workbench.table import Table
 
@@ -73,7 +73,7 @@ def sweep(
     tpot_slo_s: float,
     axis: str,
     values: Sequence[float],
-    policies: Sequence[str] = SHIPPED_POLICIES,
+    policies: str | Sequence[str] = SHIPPED_POLICIES,
     *,
     device: str | None = None,
     limits: LimitsLike = None,
@@ -108,6 +108,7 @@ def sweep(
     chosen = AXES[axis]
     if chosen.needs_device and device is None:
         raise ValueError(f"axis {axis!r} changes one device type: name it as device=...")
+    policies = policy_list(policies)
     if not values or not policies:
         raise ValueError("a sweep needs at least one value and one policy, got none")
     latencies = resolve_profile(profile) if isinstance(profile, str) else profile
