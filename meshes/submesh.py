@@ -65,7 +65,8 @@ def share_hardware(meshes: Sequence[Mesh]) -> bool:
 
 
 def _advice(kind: str, needed: int, oversubscribe: bool) -> str:
-    share = "" if oversubscribe else ", or let groups share devices with oversubscribe=True"
+    share = ", or let groups share devices with oversubscribe=True (--oversubscribe)"
+    share = "" if oversubscribe else share
     if kind != "cpu":
         return f"Use a smaller plan{share}."
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from weavejax.cli import main
+from weavejax.cli.limits import read_limits
+from weavejax.cli.main import build_parser
+from weavejax.models.loading import load_model
 from weavejax.plan import Plan
+from weavejax.planner import SearchLimits
+from weavejax.schedule import build_schedule
 
 PLAN = ["plan", "gemma-3-27b", "--cluster", "h100-sxm:16", "--context", "32768"]
 QUICK = ["--max-devices", "8", "--max-groups", "2", "--no-offsets"]
@@ -66,6 +72,44 @@ def test_profile_shows_what_it_holds(capsys: pytest.CaptureFixture[str]) -> None
     assert "paper   700 us" in capsys.readouterr().out
 
 
+def test_explain_searches_rivals_under_the_plan_s_limits() -> None:
+    parser = build_parser()
+    found = SearchLimits(max_devices=8, min_groups=2, batches=(3, 5), offsets=False)
+    plain = parser.parse_args(["explain", "plan.json"])
+    assert read_limits(plain, found) == found
+    changed = parser.parse_args(["explain", "plan.json", "--max-batch", "4", "--offsets"])
+    wider = dataclasses.replace(found, max_batch=4, batches=(), offsets=True)
+    assert read_limits(changed, found) == wider and wider.batches == (1, 2, 3, 4)
+
+
+def test_every_limit_option_reaches_the_search() -> None:
+    words = "--max-devices 5 --max-groups 2 --max-replicas 3 --max-microbatches 1 --max-batch 7"
+    options = [*PLAN, "--tpot-slo-ms", "1", *words.split(), "--tensor-parallel", "1", "4"]
+    expected = SearchLimits(
+        max_devices=5,
+        max_groups=2,
+        max_replicas=3,
+        max_microbatches=1,
+        max_batch=7,
+        tensor_parallel=(1, 4),
+        offsets=False,
+    )
+    assert read_limits(build_parser().parse_args([*options, "--no-offsets"])) == expected
+    assert read_limits(build_parser().parse_args([*PLAN, "--tpot-slo-ms", "1"])) == SearchLimits()
+
+
+def test_a_plan_for_the_tiny_model_is_for_what_random_weights_load(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["plan", "gemma-3-27b", "--cluster", "h100-sxm:1,l40s:1", "--context", "64"]
+    words += ["--tpot-slo-ms", "1000", "--max-batch", "2", "--max-groups", "1", "--json"]
+    assert main([*words, "--random-weights"]) == 0
+    plan = Plan.from_dict(json.loads(capsys.readouterr().out))
+    model = load_model("gemma-3-27b", random_weights=True, scale="tiny")
+    build_schedule(plan, model.config)
+    assert plan.model.name == "gemma-3-27b-tiny" and plan.batch <= 2
+
+
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "generate" in capsys.readouterr().out
@@ -97,7 +141,10 @@ def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "smollm2-135m-instruct", "x", "--max-tokens", "0"], "max_tokens"),
         (["generate", "no-such-model", "x"], "no-such-model"),
         (["generate", "smollm2-135m-instruct", "x", "--cpu-devices", "0"], "--cpu-devices"),
-        (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "which is neither"),
+        (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "planned with first"),
+        (["check", "smollm2-135m-instruct", "--plan", "weave"], "planned with first"),
+        ([*PLAN, "--tpot-slo-ms", "60", "--policy", "mine"], "--policy-module FILE.py"),
+        ([*PLAN, "--tpot-slo-ms", "60", "--policy", "afd,cad"], "by spaces on the command line"),
         (["generate", "llama-3.1-8b", "x", "--random-weights"], "token ids such as 1,2,3; got 'x'"),
         ([*PLAN, "--tpot-slo-ms", "60", "-o", "/"], "must be a file, got the directory '/'"),
         ([*PLAN, "--tpot-slo-ms", "60", "-o", "/no/plan.json"], "folder must exist"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import ARCHITECTURES, architecture, configs, plans, templates
 
 from weavejax.default_plans import TEMPLATES, default_plan, model_ref
-from weavejax.models import operator_sequence
+from weavejax.models import operator_sequence, preset_config
 from weavejax.plan import DeviceGroup, Plan, PlanError, Template, Workload
 from weavejax.schedule import (
     Receive,
@@ -315,6 +315,14 @@ def test_a_plan_for_another_model_is_refused():
     with pytest.raises(PlanError, match="^" + re.escape(message) + "$"):
         build_schedule(plan, gemma)
     check_plan(plan, dataclasses.replace(llama, name="renamed"))  # the same architecture
+
+
+def test_a_plan_for_the_tiny_model_or_the_whole_one_says_how_to_get_the_other():
+    tiny, whole = architecture("gemma-3-4b"), preset_config("gemma-3-4b")
+    with pytest.raises(PlanError, match=r"plan for the tiny model: .*plan gemma-3-4b --random-w"):
+        check_plan(default_plan(whole), tiny)
+    with pytest.raises(PlanError, match=r"run the tiny model: .*generate gemma-3-4b --random-w"):
+        check_plan(default_plan(tiny), whole)
 
 
 def test_a_template_longer_than_the_model_is_refused():

@@ -82,7 +82,8 @@ def test_oversubscribed_groups_wrap_around():
             10,
             "8 cpu",
             "Call jax.config.update('jax_num_cpu_devices', 10) before JAX is first used (on the "
-            "command line: --cpu-devices 10), or let groups share devices with oversubscribe=True.",
+            "command line: --cpu-devices 10), or let groups share devices with "
+            "oversubscribe=True (--oversubscribe).",
         ),
         (
             lambda: jax.devices()[:5],
@@ -97,7 +98,8 @@ def test_oversubscribed_groups_wrap_around():
             False,
             10,
             "4 gpu",
-            "Use a smaller plan, or let groups share devices with oversubscribe=True.",
+            "Use a smaller plan, or let groups share devices with oversubscribe=True "
+            "(--oversubscribe).",
         ),
     ],
 )

@@ -202,7 +202,7 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     if plan.model.digest != config.digest:
         raise PlanError(
             f"the plan is for model {plan.model.name!r} (architecture {plan.model.digest}), "
-            f"got model {config.name!r} ({config.digest})"
+            f"got model {config.name!r} ({config.digest}){_tiny_hint(plan.model.name, config.name)}"
         )
     if plan.template.layers > config.num_layers:
         raise PlanError(
@@ -210,6 +210,21 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
         )
     for index, group in enumerate(plan.groups):
         _check_group(index, group, config)
+
+
+def _tiny_hint(planned: str, got: str) -> str:
+    """What to do where one of the two is the other one's tiny stand-in."""
+    if got == f"{planned}-tiny":
+        return (
+            f"; plan for the tiny model: weavejax.plan(model.config, ...), or weavejax plan "
+            f"{planned} --random-weights"
+        )
+    if planned == f"{got}-tiny":
+        return (
+            "; run the tiny model: weavejax.load_model(..., random_weights=True, scale='tiny'), or "
+            f"weavejax generate {got} --random-weights"
+        )
+    return ""
 
 
 def _check_group(index: int, group: DeviceGroup, config: ModelConfig) -> None:

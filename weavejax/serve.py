@@ -122,18 +122,25 @@ def serve(
 
 def _as_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     if isinstance(plan, (str, os.PathLike)):
-        plan = _load_plan(plan)
+        plan = load_plan(plan)
     if not isinstance(plan, Plan):
         raise TypeError(f"plan must be a Plan, a policy or a plan file, got {plan!r}")
     return plan
 
 
-def _load_plan(plan: str | os.PathLike[str]) -> Plan:
+def load_plan(plan: str | os.PathLike[str]) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        PlanError: no such file, or a policy's name, which is planned with first.
+    """
     path = Path(plan)
     if not path.exists() and path.suffix != ".json" and len(path.parts) == 1:
         raise PlanError(
             f"plan must be a policy ({', '.join(TEMPLATES)}) or the path of a plan file, "
-            f"got {str(plan)!r}, which is neither"
+            f"got {str(plan)!r}, which is neither. Any other policy is planned with first: "
+            f"weavejax.plan(model.config, cluster, context, tpot_slo_s, policy={str(plan)!r}), or "
+            f"weavejax plan MODEL --policy {plan} -o plan.json"
         )
     return Plan.load(path)
 

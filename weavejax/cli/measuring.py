@@ -9,9 +9,12 @@ import jax
 
 from weavejax.cli.common import UsageError, add_cpu_devices, set_cpu_devices
 from weavejax.default_plans import TEMPLATES, default_plan
-from weavejax.measure.machine import pin_cores
+from weavejax.measure.machine import pin_cores, profile_devices
+from weavejax.meshes.cluster import Cluster
 from weavejax.models.loading import Model, load_model
 from weavejax.plan import Plan
+from weavejax.profiles import load_profile
+from weavejax.serve import load_plan
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +54,18 @@ def open_model(options: argparse.Namespace) -> Model:
     return load_model(options.model)
 
 
+def open_cluster(cluster: str, profile: str | None) -> str | Cluster:
+    """An inventory that may name the devices a profile was measured on; files pass through."""
+    if profile is None or Path(cluster).exists():
+        return cluster
+    here = profile_devices(load_profile(profile).data)
+    return Cluster.parse(cluster, here) if here else cluster
+
+
 def open_plan(options: argparse.Namespace, model: Model) -> Plan:
     """A plan file, or a default plan of a policy for the devices there are."""
     if options.plan not in TEMPLATES:
-        return Plan.load(Path(options.plan))
+        return load_plan(options.plan)
     kind = jax.devices()[0].platform
     return default_plan(
         model.config,
