@@ -69,7 +69,7 @@ class Plan:
     prediction: Prediction | None = None
     profile: ProfileRef | None = None
     search_limits: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
-    """The grid it is the cheapest of, ``SearchLimits.to_dict()``; None for a plan made by hand."""
+    """The grid it was searched in, ``SearchLimits.to_dict()``; None for a plan made by hand."""
 
     def __post_init__(self) -> None:
         self._check_types()
