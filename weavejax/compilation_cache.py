@@ -27,7 +27,7 @@ def keep_compiled_programs(directory: str | Path | None = None) -> Path | None:
         >>> keep_compiled_programs() == keep_compiled_programs()  # the second call changes nothing
         True
     """
-    configured: str | None = jax.config.jax_compilation_cache_dir
+    configured: str | None = getattr(jax.config, "jax_compilation_cache_dir", None)
     if configured:
         return Path(configured)
     place = Path(directory) if directory is not None else default_directory()
