@@ -24,6 +24,8 @@ from weavejax.models.weights import CheckpointError
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
+ROW_BLOCKS = 2048
+"""Quantised blocks that are dequantised as one row, at most; blocks do not know of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,11 @@ class GgufFile:
         """One tensor in float32, dequantised."""
         tensor = self.tensors[name]
         data = np.memmap(self.path, np.uint8, "r", tensor.offset, (tensor.nbytes,))
-        rows = data.reshape(*tensor.shape[:-1], -1)
-        return np.array(dequantize(rows, tensor.kind), np.float32).reshape(tensor.shape)
+        # Dequantised sixteen rows at a time, each with its cost in Python: many blocks a row.
+        block_bytes = GGML_QUANT_SIZES[tensor.kind][1]
+        blocks = math.gcd(tensor.nbytes // block_bytes, ROW_BLOCKS)
+        rows = data.view(np.ndarray).reshape(-1, blocks * block_bytes)
+        return np.asarray(dequantize(rows, tensor.kind), np.float32).reshape(tensor.shape)
 
 
 class _Reader:

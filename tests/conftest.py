@@ -6,6 +6,7 @@ float64 or bfloat16 mix-up fails here rather than on an accelerator.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
@@ -32,15 +33,19 @@ import jax  # noqa: E402
 
 # Test models are tiny: compiling them takes longer than running them, and most of that is
 # optimisation. `make demo` runs the same code optimised. Read when the first backend starts; the
-# last flag is known to these releases, and an unknown flag would end the process.
+# last flags are known to these releases, and an unknown flag would end the process.
 _FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if jax.__version__.startswith("0.10."):
-    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", _FLAGS)
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Programs and weights are many objects that live long: looking through them for cycles at the
+# usual rate takes several per cent of the time.
+gc.set_threshold(100_000, 50, 100)
 
 # Compilation makes the first example of a property slow, so there is no deadline per example. A
 # run for a merge must not depend on luck; a run at a desk should explore.

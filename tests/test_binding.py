@@ -43,9 +43,12 @@ def names(tensors):
 def execute(schedule, bindings):
     """What every (group, microbatch) holds after one iteration; reads are checked on the way.
 
-    A stage forgets once its sends are done, or at once when the next stage is its own group's.
+    A binding runs where its first occurrence stands. It forgets once its sends are done, or at
+    once when the next stage is its own group's.
     """
-    held, flying, last = {}, {}, len(bindings) - 1
+    held, flying, last = {}, {}, len(schedule.occurrences) - 1
+    begins = {binding.index: binding for binding in bindings}
+    ends = {binding.last: binding for binding in bindings}
     for m in range(schedule.microbatches):
         for group in set(schedule.owners):
             held[group, m] = set()
@@ -54,7 +57,9 @@ def execute(schedule, bindings):
         m = action.microbatch
         mine = held[owner, m]
         if isinstance(action, Run):
-            stage = bindings[action.stage]
+            stage = begins.get(action.stage)
+            if stage is None:  # a part of the one before
+                continue
             assert stage.owner == owner
             if stage.embed is not None:
                 assert "ids" in mine
@@ -68,7 +73,7 @@ def execute(schedule, bindings):
             mine |= names(stage.writes)
             if stage.head is not None:
                 assert names(stage.head.inputs) <= mine
-            if action.stage != last and schedule.owners[action.stage + 1] == owner:
+            if stage.last != last and schedule.owners[stage.last + 1] == owner:
                 mine -= set(stage.forgets)
         elif action.boundary == last:
             continue  # the ids of the next iteration
@@ -78,7 +83,7 @@ def execute(schedule, bindings):
             crossing = names(schedule.interfaces[action.boundary])
             assert crossing <= mine
             flying[action.boundary, m] = crossing
-            mine -= set(bindings[action.boundary].forgets)
+            mine -= set(ends[action.boundary].forgets)
     assert not flying
     return held
 
@@ -108,7 +113,11 @@ def test_bindings_cover_the_schedule_and_write_only_what_is_used(case):
         for op in stage
         for name in names(op.inputs)
     }
-    for binding, stage in zip(bindings, schedule.operators, strict=True):
+    covered = [range(binding.index, binding.last + 1) for binding in bindings]
+    assert [index for part in covered for index in part] == list(range(len(schedule.operators)))
+    for binding, part in zip(bindings, covered, strict=True):
+        assert {schedule.owners[index] for index in part} == {binding.owner}
+        stage = [op for index in part for op in schedule.operators[index]]
         ops = (binding.embed, *binding.operators, binding.head)
         assert [op.name for op in ops if op is not None] == [op.name for op in stage]
         written, head_input = names(binding.writes), set()
@@ -116,10 +125,23 @@ def test_bindings_cover_the_schedule_and_write_only_what_is_used(case):
             head_input = names(binding.head.inputs)
         for op in binding.operators:
             for name in names(op.outputs):
-                used = last_reader[name] > binding.index or name in head_input
+                used = last_reader[name] > binding.last or name in head_input
                 assert (name in written) == used
         assert len(written) == len(binding.writes)
         assert len(names(binding.reads)) == len(binding.reads)
+
+
+def test_one_groups_consecutive_stages_become_one_program():
+    config = architecture("llama-3.1-8b")
+
+    def spans(template, groups):
+        _, bindings = bind(config, template, groups)
+        return [(binding.index, binding.last) for binding in bindings]
+
+    layers = config.num_layers
+    # The stages of a layer join, and layers stay apart so that they share their program.
+    assert spans(Template(cuts=(1, 3)), 1) == [(3 * i, 3 * i + 2) for i in range(layers)]
+    assert all(first == last for first, last in spans(Template(cuts=(3,)), 2))
 
 
 def test_operators_carry_the_shapes_of_their_groups_parallelism():

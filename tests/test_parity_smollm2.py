@@ -36,7 +36,7 @@ LONG = (
     "and nobody could say how many rooms it had. Every morning the keeper walked its corridors, "
     "counted the lamps, and wrote the number in a ledger. "
 )
-LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 127, 128, 129, 200, 377, 600)
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 127, 128, 129, 144, 200, 600)
 NEW_TOKENS = 48
 
 

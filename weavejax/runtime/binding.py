@@ -16,8 +16,8 @@ from weavejax.schedule import Schedule, StageOccurrence
 class StageBinding:
     """One stage occurrence as its group executes it, or a few that follow each other.
 
-    Consecutive occurrences of one group become one program where nothing crosses between them,
-    up to the length of the template, so that the programs stay as few as its positions.
+    Consecutive occurrences of one group, which a plan of one group has, become one program: up to
+    the length of the template, so that every block shares it.
     """
 
     index: int
