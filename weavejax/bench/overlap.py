@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weavejax.models.config import LayerKind, ModelConfig
 from weavejax.models.loading import Model
+from weavejax.models.random_source import RandomSource
 from weavejax.plan import Plan
 from weavejax.planner.simulator import simulate_schedule
 from weavejax.runtime.batches import greedy_rows
@@ -43,6 +45,28 @@ class OverlapPoint:
     @property
     def tokens_per_s(self) -> float:
         return self.rows / self.round_trip_s
+
+
+def layers_only_model() -> Model:
+    """A Llama of 140 million random weights, all but 3 % of them in its twelve layers.
+
+    Nothing overlaps the head, which is a fifth of SmolLM2's work: there it, and not how well two
+    groups overlap, decides the ratio.
+    """
+    config = ModelConfig(
+        name="layers-only",
+        model_type="llama",
+        vocab_size=4096,
+        hidden_size=1024,
+        layer_kinds=(LayerKind(attention="full"),) * 12,
+        num_heads=16,
+        num_kv_heads=4,
+        head_dim=64,
+        intermediate_size=2816,
+        max_position=2048,
+        tie_embeddings=True,
+    )
+    return Model(config=config, source=RandomSource(config))
 
 
 def measure_overlap(

@@ -14,7 +14,7 @@ from rich.table import Table
 from weavejax.bench.cluster_tokens import TokensRow, compare_tokens, template_plans
 from weavejax.bench.faults import KINDS, Campaign, FaultRound, python_module, run_faults
 from weavejax.bench.growth import Usage, measure_growth
-from weavejax.bench.overlap import OverlapPoint, measure_overlap
+from weavejax.bench.overlap import OverlapPoint, layers_only_model, measure_overlap
 from weavejax.bench.two_hosts import measure_two_hosts, why_not
 from weavejax.cli.backend import add_backend, launcher_maker, worker_options
 from weavejax.cli.common import output_console, user_errors
@@ -23,6 +23,9 @@ from weavejax.models.loading import Model, load_model
 from weavejax.plan import DeviceGroup, Plan, Template, Workload
 from weavejax.progress import show_progress
 from weavejax.workers.executor import ClusterExecutor
+
+LAYERS_ONLY = "layers-only"
+"""Name of :func:`layers_only_model`."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -44,14 +47,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     hosts.add_argument("--delay-ms", type=float, default=2.0, help="of the link, each way")
     for kind in (overlap, hosts):
         kind.add_argument("--microbatches", type=int, nargs="+", default=(1, 2), metavar="N")
-        kind.add_argument("--rows", type=int, default=16, help="slots (default: %(default)d)")
-        kind.add_argument("--context", type=int, default=256, metavar="TOKENS")
+        rows, context = (128, 64) if kind is overlap else (16, 256)
+        kind.add_argument("--rows", type=int, default=rows, help="slots (default: %(default)d)")
+        kind.add_argument("--context", type=int, default=context, metavar="TOKENS")
         kind.add_argument("--repeats", type=int, default=7, metavar="N")
-        kind.add_argument("--layers", type=int, default=1, help="of the template's sub-block")
-        kind.add_argument("--cuts", type=int, nargs="+", default=(3,), metavar="OPERATOR")
+        # Every second layer on the other group: as even as two groups can be.
+        layers, cuts = (2, (4,)) if kind is overlap else (1, (3,))
+        kind.add_argument("--layers", type=int, default=layers, help="of the template's sub-block")
+        kind.add_argument("--cuts", type=int, nargs="+", default=cuts, metavar="OPERATOR")
         kind.add_argument("--offset", type=int, default=0, metavar="OPERATORS")
     for kind in (tokens, faults, growth, overlap, hosts):
-        default = "smollm2-135m-instruct" if kind in (overlap, hosts) else "llama-3.1-8b"
+        default = {overlap: LAYERS_ONLY, hosts: "smollm2-135m-instruct"}.get(kind, "llama-3.1-8b")
         kind.add_argument("--model", default=default, help="(default: %(default)s)")
         kind.add_argument("--json", action="store_true", help="print JSON")
         if kind is not hosts:
@@ -163,7 +169,8 @@ def grows(usages: list[Usage]) -> bool:
 
 def _overlap(options: argparse.Namespace) -> int:
     with user_errors():
-        model = load_model(options.model)
+        layers_only = options.model == LAYERS_ONLY
+        model = layers_only_model() if layers_only else load_model(options.model)
         group = DeviceGroup(device="cpu", resident_batch=options.rows)
         template = Template(layers=options.layers, cuts=tuple(options.cuts), offset=options.offset)
 
