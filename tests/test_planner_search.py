@@ -1,5 +1,6 @@
 """Search finds what trying every candidate finds, whatever it leaves out."""
 
+import dataclasses
 import itertools
 import math
 
@@ -147,8 +148,38 @@ class LaidTemplate:
         return compute, move
 
 
+MOST_CANDIDATES = 8000
+"""Of 300 random spaces five would take two thirds of the time."""
+
+
+def candidates(config, cluster, limits):
+    """How many candidates there are to try."""
+    templates = [groups for groups, _ in every_template(config, limits)]
+    return sum(
+        len(list(every_group(config, cluster, limits, batch, micro))) ** groups
+        for groups in templates
+        for micro in range(1, limits.max_microbatches + 1)
+        for batch in limits.batches
+    )
+
+
+def within_reach(config, cluster, limits):
+    """The same limits, or smaller ones while there are too many candidates."""
+    smaller = [
+        dict(max_microbatches=1),
+        dict(max_replicas=min(2, limits.max_replicas)),
+        dict(batches=limits.batches[:1]),
+        dict(max_groups=2),
+        dict(offsets=False),
+    ]
+    while candidates(config, cluster, limits) > MOST_CANDIDATES and smaller:
+        limits = dataclasses.replace(limits, **smaller.pop(0))
+    return limits
+
+
 def check_space(seed):
     config, cluster, context, slo_s, limits, profile = problem(seed)
+    limits = within_reach(config, cluster, limits)
     best, tried = brute_force(config, cluster, context, slo_s, limits, profile)
     for pareto, bound in itertools.product((True, False), repeat=2):
         arguments = dict(limits=limits, profile=profile, pareto=pareto, bound=bound)
