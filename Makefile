@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Modules compile when they are first imported; compiling all of torch beforehand takes longer than
 # any command here.
-INSTALL := $(INSTALL) --no-compile
+INSTALL := $(PIP) install --no-compile
 FOLDERS := models planner meshes profiles
 
 .DEFAULT_GOAL := help
