@@ -16,6 +16,8 @@ import tempfile
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tests run some eighty commands; each would compile every module of the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # What one test compiles, no other test and no command that a test runs compiles again. A fresh
