@@ -6,6 +6,7 @@ import pytest
 from weavejax.models.config import LayerKind, ModelConfig
 from weavejax.plan import DeviceGroup, ModelRef, Plan, Template, Workload
 from weavejax.planner.round_trip import round_trip_time
+from weavejax.planner.round_trip_batch import round_trip_times
 from weavejax.planner.simulator import simulate_schedule
 from weavejax.schedule import Receive, Run, Schedule, Send, StageOccurrence, build_schedule
 
@@ -89,13 +90,15 @@ def random_ring(rng, most_stages):
 
 
 @pytest.mark.slow
-def test_agrees_with_the_recurrence_on_6000_chains():
+def test_all_three_forms_agree_on_6000_chains():
     rng = np.random.default_rng(5)
     for index in range(6000):
         compute, move, owner, mu = random_ring(rng, 130 if index % 100 == 0 else 8)
         simulated = simulate_schedule(ring(owner, mu), compute, move).round_trip_time_s
         expected = round_trip_time(compute, move, owner, mu)
-        assert simulated == pytest.approx(expected, rel=1e-9, abs=1e-15), (compute, move, owner, mu)
+        [batched] = round_trip_times([compute], [move], owner, mu)
+        for found in (simulated, batched):
+            assert found == pytest.approx(expected, rel=1e-9, abs=1e-15), (compute, move, owner, mu)
 
 
 def test_agrees_with_the_recurrence_on_a_sample():

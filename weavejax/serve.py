@@ -89,11 +89,9 @@ def serve(
         if isinstance(plan, str) and plan in TEMPLATES:
             count = TEMPLATES[plan].num_stages
             plan = default_plan(model.config, plan, devices=count, slots=slots, context=context)
-        plan = _as_plan(plan)
-        launcher = make_launcher(backend, address, workers)
-        return Engine(
-            model, plan, start_workers(model, plan, launcher, dtype, prefill_chunks, workers)
-        )
+        plan, launcher = _as_plan(plan), make_launcher(backend, address, workers)
+        running = start_workers(model, plan, launcher, dtype, prefill_chunks, workers)
+        return Engine(model, plan, running)
     if address is not None or workers is not None:
         raise ValueError('address and workers need backend="ray" or "processes", got neither')
     available = list(jax.devices() if devices is None else devices)
