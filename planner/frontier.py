@@ -53,4 +53,5 @@ def keep_undominated(  # pragma: no cover - compiled
                 saved_s += difference
             if better and (saved_s > tolerance_s or p < q):
                 keep[q] = False
-    fits[:] = keep
+    for p in range(points):  # a loop: numba takes seconds to compile `fits[:] = keep`
+        fits[p] = keep[p]

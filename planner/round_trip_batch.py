@@ -85,7 +85,9 @@ def _threads() -> ThreadPoolExecutor:
 @njit(cache=True, nogil=True)
 def _solve(compute_s, move_s, owner, microbatches, out_s):  # pragma: no cover - compiled
     chains, count = compute_s.shape
-    groups = owner.max() + 1
+    groups = 0
+    for group in owner:
+        groups = max(groups, group + 1)
     entries, slots = _entries(owner, groups, microbatches)
     compute = np.empty((count, LANES))
     move = np.empty((count, LANES))
@@ -104,7 +106,8 @@ def _entries(owner, groups, microbatches):  # pragma: no cover - compiled
     """Number of state entries, and where each group's compute, egress and ingress stand."""
     count = len(owner)
     slots = np.full((3, groups), -1, dtype=np.int64)
-    slots[0] = np.arange(groups)
+    for group in range(groups):
+        slots[0, group] = group
     entries = groups
     for i in range(count):
         source, target = owner[i], owner[(i + 1) % count]
@@ -124,9 +127,9 @@ def _settle(compute, move, owner, slots, microbatches, states, out_s):  # pragma
     entries = states.shape[1]
     settled = np.zeros(LANES, dtype=np.bool_)
     left = len(out_s)
-    states[0] = 0.0
+    _fill(states[0], 0.0)
     for iteration in range(1, entries + 1):
-        states[iteration] = states[iteration - 1]
+        _copy(states[iteration - 1], states[iteration])
         _iterate(compute, move, owner, slots, microbatches, states[iteration])
         for lane in range(len(out_s)):
             if settled[lane]:
@@ -147,6 +150,21 @@ def _settle(compute, move, owner, slots, microbatches, states, out_s):  # pragma
     for lane in range(len(out_s)):
         if not settled[lane]:
             out_s[lane] = _karp(states, lane)
+
+
+# Loops: numba takes seconds to compile the assignment of one array to another.
+@njit(cache=True, nogil=True)
+def _fill(state, value):  # pragma: no cover - compiled
+    for entry in range(state.shape[0]):
+        for lane in range(state.shape[1]):
+            state[entry, lane] = value
+
+
+@njit(cache=True, nogil=True)
+def _copy(source, target):  # pragma: no cover - compiled
+    for entry in range(source.shape[0]):
+        for lane in range(source.shape[1]):
+            target[entry, lane] = source[entry, lane]
 
 
 @njit(cache=True, nogil=True)

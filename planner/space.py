@@ -281,7 +281,7 @@ def _owner_points(
     times: Array,
     column: dict[int, int],
 ) -> OwnerPoints:
-    option, replicas, rows = np.array(shapes, dtype=np.int64).T
+    option, replicas, rows = np.ascontiguousarray(np.array(shapes, dtype=np.int64).T)
     chosen = [options[i] for i in option]
     ways = np.array([o.parallelism.tensor_parallel for o in chosen], dtype=np.int64)
     row_ways = np.array([o.parallelism.attention_data_parallel for o in chosen], dtype=np.int64)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_command, run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,11 +44,8 @@ def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
         words = shlex.split(command, comments=True)
         if words[0] in OUTSIDE:
             continue
-        if words[0] == "weavejax":
-            words[:1] = [sys.executable, "-m", "weavejax.cli"]
-        elif words[0] == "python":
-            words[0] = sys.executable
-        result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+        assert words[0] == "weavejax", command
+        result = run_command(words[1:], tmp_path)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
 
 
@@ -60,9 +56,7 @@ def test_python_of_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Pa
     for index, (language, text) in enumerate(found):
         if language != "python":
             continue
-        result = subprocess.run(
-            [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=400
-        )
+        result = run_python(text, tmp_path)
         assert result.returncode == 0, f"{text}\n{result.stderr}"
         if index + 1 < len(found) and found[index + 1][0] == "text":
             assert result.stdout == found[index + 1][1]
