@@ -19,7 +19,8 @@ from weavejax.models.step import Step
 
 Array = jax.Array
 MASKED = -1e30
-"""Score of what a query may not see: finite, so that idle rows, which see nothing, stay finite."""
+"""Added to the score of what a query may not see: finite, so that idle rows, which see nothing, stay
+finite, and large enough to leave nothing of the score."""
 
 
 class AttentionIn(Operator):
@@ -88,6 +89,10 @@ def append_kv(state: Tensors, k: Array, v: Array, step: Step, ring: bool) -> Ten
         kept = kept & (step.positions >= step.positions[:, :1] + step.lengths[:, None] - length)
     positions = jnp.where(kept, positions, length)
     rows = jnp.arange(k.shape[0]) if step.slots is None else step.slots
+    if positions.size == 1:
+        # Written twice: XLA makes a slice update of a single one, and copies the whole cache for
+        # everything that reads it.
+        rows, positions, k, v = (jnp.concatenate([a, a]) for a in (rows, positions, k, v))
     return {
         "k": state["k"].at[rows[:, None], :, :, positions].set(k, mode="drop"),
         "v": state["v"].at[rows[:, None], :, positions].set(v, mode="drop"),
@@ -154,7 +159,9 @@ def _attend(
     queries = q.transpose(0, 2, 1, 3, 4).reshape(rows, groups, tokens * heads, width)
     scores = einsum_float32("bgqd,bgdp->bgqp", queries, keys) * scale
     scores = softcap(scores, cap).reshape(rows, groups, tokens, heads, -1)
-    scores = jnp.where(mask[:, None, :, None, :], scores, MASKED)
+    # Added and not selected: the addend is made once for all layers of a program.
+    unseen = jnp.where(mask, 0.0, MASKED)[:, None, :, None, :]
+    scores = scores + unseen
     top = jnp.max(scores, axis=-1, keepdims=True)
     if sinks is not None:
         logit = sinks.astype(jnp.float32)[None, :, None, :, None]

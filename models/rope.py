@@ -69,10 +69,16 @@ def apply_rope(x: Array, positions: Array, rope: RopeConfig) -> Array:
         rope: which frequencies.
     """
     frequencies, factor = rope_frequencies(rope, x.shape[-1])
-    angles = positions.astype(jnp.float32)[..., None, None] * frequencies
-    cos, sin = jnp.cos(angles) * factor, jnp.sin(angles) * factor
     half = frequencies.shape[0]
+    angles = positions.astype(jnp.float32)[..., None, None] * frequencies
+    # The barrier keeps sine and cosine out of the loop over heads, which would compute them anew
+    # for each. Halves are swapped by a reversed axis: a concatenation does not vectorise.
+    turn = jnp.stack([jnp.cos(angles), jnp.sin(angles)]) * factor
+    cos, sin = jax.lax.optimization_barrier(turn)[:, ..., None, :]
     wide = x.astype(jnp.float32)
-    first, second, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
-    turned = [first * cos - second * sin, second * cos + first * sin, rest]
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    pairs = wide[..., : 2 * half].reshape(*x.shape[:-1], 2, half)
+    sign = np.array([[-1.0], [1.0]], np.float32)
+    turned = (pairs * cos + jnp.flip(pairs, -2) * (sign * sin)).reshape(*x.shape[:-1], 2 * half)
+    if x.shape[-1] > 2 * half:
+        turned = jnp.concatenate([turned, wide[..., 2 * half :]], axis=-1)
+    return turned.astype(x.dtype)

@@ -27,6 +27,8 @@ from weavejax.span import Span, write_chrome_trace
 
 Work = Literal["stage", "head", "move"]
 Array = Any
+_Stamp = tuple[Action, float, tuple[int, ...], float]
+"""Action, when it was submitted, shape of what it made, when that was there."""
 _SWITCH_S = 1e-4
 """How soon a thread that has a stamp to make gets to run, while a trace runs."""
 
@@ -48,10 +50,7 @@ class Record:
     @property
     def name(self) -> str:
         """As the simulator calls it: ``run stage 3 mb0``."""
-        what = {"stage": f"run stage {self.index}", "head": "run head"}.get(
-            self.work, f"send boundary {self.index}"
-        )
-        return f"{'prefill ' * self.prefill}{what} mb{self.microbatch}"
+        return _name(self.work, self.index, self.prefill, self.microbatch)
 
 
 class Traceable(Protocol):
@@ -69,8 +68,7 @@ class Recorder:
 
     def __init__(self, groups: int) -> None:
         self._queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(groups)]
-        self._seen: dict[tuple[Any, ...], int] = {}
-        self._records: list[list[Record]] = [[] for _ in range(groups)]
+        self._stamps: list[list[_Stamp]] = [[] for _ in range(groups)]
         self._threads = [
             threading.Thread(target=self._watch, args=(group,), daemon=True)
             for group in range(groups)
@@ -84,17 +82,7 @@ class Recorder:
     def __call__(self, group: int, action: Action, arrays: Sequence[Array]) -> None:
         """Note an action that was just submitted and what it will produce."""
         # The first result only: a stage's last ones are caches, which the next iteration consumes.
-        now_s, first = time.perf_counter(), arrays[0]
-        is_run = isinstance(action, Run)
-        if is_run:
-            work = "head" if first.ndim == 1 else "stage"
-            index = action.stage
-        else:
-            work, index = "move", action.boundary
-        prefill = first.ndim > 1 and first.shape[1] > 1
-        key = (group, work, index, action.microbatch, prefill)
-        iteration = self._seen[key] = self._seen.get(key, -1) + 1
-        self._queues[group].put((work, index, action.microbatch, iteration, prefill, now_s, first))
+        self._queues[group].put((action, time.perf_counter(), arrays[0]))
 
     def stop(self) -> list[Record]:
         """Wait for everything submitted; the records in the order they were done."""
@@ -103,26 +91,54 @@ class Recorder:
         for thread in self._threads:
             thread.join()
         sys.setswitchinterval(self._switch_s)
-        return sorted((r for records in self._records for r in records), key=lambda r: r.done_s)
+        records = []
+        for group, stamps in enumerate(self._stamps):
+            seen: dict[tuple[Any, ...], int] = {}
+            for action, submitted_s, shape, done_s in stamps:
+                work, index, prefill = _what(action, shape)
+                key = (work, index, action.microbatch, prefill)
+                iteration = seen[key] = seen.get(key, -1) + 1
+                records.append(
+                    Record(
+                        group=group,
+                        work=work,
+                        index=index,
+                        microbatch=action.microbatch,
+                        iteration=iteration,
+                        prefill=prefill,
+                        submitted_s=submitted_s,
+                        done_s=done_s,
+                    )
+                )
+        return sorted(records, key=lambda record: record.done_s)
 
     def _watch(self, group: int) -> None:
-        take, add = self._queues[group].get, self._records[group].append
+        # Every microsecond here is taken from the plan when both share a core.
+        take, add, now = self._queues[group].get, self._stamps[group].append, time.perf_counter
+        annotated = jax.profiler.TraceAnnotation.is_enabled
         while (entry := take()) is not None:
-            work, index, microbatch, iteration, prefill, submitted_s, array = entry
-            record = Record(
-                group=group,
-                work=work,
-                index=index,
-                microbatch=microbatch,
-                iteration=iteration,
-                prefill=prefill,
-                submitted_s=submitted_s,
-                done_s=0.0,
-            )
-            with jax.profiler.TraceAnnotation(record.name):
+            action, submitted_s, array = entry
+            if annotated():
+                name = _name(*_what(action, array.shape), action.microbatch)
+                with jax.profiler.TraceAnnotation(name):
+                    array.block_until_ready()
+            else:
                 array.block_until_ready()
-            add(replace(record, done_s=time.perf_counter()))
+            add((action, submitted_s, array.shape, now()))
             del entry, array  # or the buffer lives until the next action is there
+
+
+def _what(action: Action, shape: tuple[int, ...]) -> tuple[Work, int, bool]:
+    """Kind, index and whether it is of a prefill, from the shape of an action's first result."""
+    prefill = len(shape) > 1 and shape[1] > 1
+    if isinstance(action, Run):
+        return "head" if len(shape) == 1 else "stage", action.stage, prefill
+    return "move", action.boundary, prefill
+
+
+def _name(work: Work, index: int, prefill: bool, microbatch: int) -> str:
+    what = {"stage": f"run stage {index}", "head": "run head"}.get(work, f"send boundary {index}")
+    return f"{'prefill ' * prefill}{what} mb{microbatch}"
 
 
 class Trace:

@@ -12,12 +12,17 @@ from weavejax.plan import Plan
 from weavejax.schedule import Schedule, StageOccurrence
 
 
+MERGED = 20
+"""Operators of one program at most, unless a block is longer: every program that follows another
+costs the processor a tenth of a millisecond or more, and every operator makes compiling longer."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageBinding:
     """One stage occurrence as its group executes it, or a few that follow each other.
 
-    Consecutive occurrences of one group, which a plan of one group has, become one program: up to
-    the length of the template, so that every block shares it.
+    Consecutive occurrences of one group, which a plan of one group has, become one program: of whole
+    blocks, so that few programs serve the whole model, and of at most :data:`MERGED` operators.
     """
 
     index: int
@@ -51,7 +56,8 @@ def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[St
     sequences = [operator_sequence(config, group.heads_ways) for group in plan.groups]
     needed_later = _last_reads(schedule)
     bindings = []
-    for part in _consecutive(schedule.occurrences, plan.template.num_operators):
+    block = plan.template.num_operators
+    for part in _consecutive(schedule.occurrences, block * max(1, MERGED // block)):
         first, last = part[0], part[-1]
         sequence = sequences[first.owner]
         stage = [op for occurrence in part for op in schedule.operators[occurrence.index]]
