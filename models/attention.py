@@ -19,8 +19,8 @@ from weavejax.models.step import Step
 
 Array = jax.Array
 MASKED = -1e30
-"""Added to the score of what a query may not see: finite, so that idle rows, which see nothing, stay
-finite, and large enough to leave nothing of the score."""
+"""Added to the score of what a query may not see: large enough to leave nothing of it, and finite,
+so that idle rows, which see nothing, stay finite."""
 
 
 class AttentionIn(Operator):

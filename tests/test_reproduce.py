@@ -13,9 +13,26 @@ from weavejax.cli import main
 from weavejax.models.presets import preset_config
 from weavejax.planner.memory import RESERVE_FRACTION
 from weavejax.reproduce import FIGURES, Bench, Scope, reproduce, write_report
-from weavejax.reproduce.homogeneous import Key, cases, cheapest_in, gains, infeasible_baselines
+from weavejax.reproduce.homogeneous import (
+    Key,
+    base_outcomes,
+    cases,
+    cheapest_in,
+    copied_mib,
+    gains,
+    infeasible_baselines,
+    payload_mib,
+)
 from weavejax.reproduce.scope import GEMMA, PAPER_LIMITS, QWEN, case, paper
-from weavejax.reproduce.switches import SWITCHES, apart, colocated_only, whole_cache, wide
+from weavejax.reproduce.switches import (
+    SWITCHES,
+    apart,
+    colocated_only,
+    one_device,
+    unpipelined,
+    whole_cache,
+    wide,
+)
 from weavejax.reproduce.theory_figures import active_params, group_model, kv_bytes
 from weavejax.workbench.cases import Outcome, solve
 from weavejax.workbench.searches import Searches
@@ -144,8 +161,21 @@ def test_switches_change_what_they_name() -> None:
     assert only(afd) is afd and only(colocated).cluster.device_count == 64
     spec, _ = apart(afd).cluster.devices[0]
     assert spec.intra_node == spec.inter_node
-    changed = [switch.change(colocated) for switch in SWITCHES]
-    assert changed[0] == colocated and len({str(vars(c)) for c in changed}) >= len(SWITCHES) - 1
+    changed = [(switch.change(colocated), switch.change(afd)) for switch in SWITCHES]
+    assert changed[0] == (colocated, afd)
+    # No switch changes nothing, and no two the same: but that links of 100 us are shipped links.
+    assert len({str([vars(c) for c in pair]) for pair in changed}) >= len(SWITCHES) - 1
+    assert one_device(afd) is afd and one_device(colocated).limits.tensor_parallel == (1,)
+    assert unpipelined(colocated) is colocated and unpipelined(afd).limits.max_microbatches == 1
+
+
+def test_a_copy_a_device_counts_the_devices_that_receive(bench: Bench) -> None:
+    for key, outcome in base_outcomes(bench).items():
+        if outcome.plan is not None:
+            ways = [group.tensor_parallel for group in outcome.plan.groups]
+            least, copied = payload_mib(outcome), copied_mib(outcome)
+            assert least * min(ways) <= copied <= least * max(ways)
+            assert (least == 0) == (key.policy == "colocated")
 
 
 def test_without_a_mixed_cache_memory_grows_and_time_stays() -> None:

@@ -84,6 +84,23 @@ def payload_mib(outcome: Outcome) -> float:
     return sum(move.bytes_per_row for move in outcome.plan.prediction.moves) / MIB
 
 
+def copied_mib(outcome: Outcome) -> float:
+    """MiB between groups per output token when every receiving device gets a copy of its own.
+
+    That is what plain sends between the ranks of two replicas move. The least that must cross is
+    one copy for a replica, and for each device only the heads it holds.
+    """
+    assert outcome.plan is not None and outcome.plan.prediction is not None
+    groups = outcome.plan.groups
+    return (
+        sum(
+            move.bytes_per_row * groups[move.destination_group].tensor_parallel
+            for move in outcome.plan.prediction.moves
+        )
+        / MIB
+    )
+
+
 def occupancy(outcome: Outcome) -> float:
     """Price-weighted part of the time the devices compute."""
     assert outcome.plan is not None and outcome.plan.prediction is not None
@@ -100,6 +117,7 @@ FIGURES_OF_MERIT = {
     "stages": stages,
     "internode_mib_per_token": internode_mib,
     "payload_mib_per_token": payload_mib,
+    "copied_mib_per_token": copied_mib,
     "occupancy": occupancy,
     "microbatches": microbatches,
 }

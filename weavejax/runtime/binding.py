@@ -11,7 +11,6 @@ from weavejax.models.specs import OperatorSpec, TensorSpec
 from weavejax.plan import Plan
 from weavejax.schedule import Schedule, StageOccurrence
 
-
 MERGED = 20
 """Operators of one program at most, unless a block is longer: every program that follows another
 costs the processor a tenth of a millisecond or more, and every operator makes compiling longer."""
@@ -21,8 +20,9 @@ costs the processor a tenth of a millisecond or more, and every operator makes c
 class StageBinding:
     """One stage occurrence as its group executes it, or a few that follow each other.
 
-    Consecutive occurrences of one group, which a plan of one group has, become one program: of whole
-    blocks, so that few programs serve the whole model, and of at most :data:`MERGED` operators.
+    Consecutive occurrences of one group, which a plan of one group has, become one program: of
+    whole blocks, so that few programs serve the whole model, and of at most :data:`MERGED`
+    operators.
     """
 
     index: int
