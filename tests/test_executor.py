@@ -91,3 +91,17 @@ def test_idle_rows_and_other_microbatches_change_nothing() -> None:
         for old, new in zip(before[stage, microbatch], caches, strict=True):
             changed = [not np.array_equal(old[r], new[r]) for r in range(2)]
             assert changed == ([True, False] if microbatch == 0 else [False, False])
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_decode_step_copies_no_cache(slots: int) -> None:
+    """A new token is written in place, into the donated cache, for one row too."""
+    model = nine_heads()
+    executor = Executor(model, make_plan(model, Template(), group(slots), context=32), chunks=(8,))
+    [programs] = [group.programs for group in executor.groups]
+    [stage] = executor.stages
+    text = programs.body(stage, programs.shape(1, 32, prefill=False)).as_text()
+    caches = [f"f32[{slots},3,16,32]", f"f32[{slots},3,32,16]"]
+    assert all(cache in text for cache in caches)
+    copies = [line for line in text.splitlines() if " copy(" in line]
+    assert not [line for line in copies if any(f"= {cache}" in line for cache in caches)]
