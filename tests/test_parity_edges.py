@@ -127,14 +127,14 @@ CODE_CHANGES: dict[str, tuple[str, Callable[..., Any], str, str]] = {
     "rope pairs are neighbours": (
         "llama",
         rope.apply_rope,
-        "wide[..., :half], wide[..., half : 2 * half]",
-        "wide[..., : 2 * half : 2], wide[..., 1 : 2 * half : 2]",
+        "wide[..., : 2 * half].reshape(*x.shape[:-1], 2, half)",
+        "wide[..., : 2 * half].reshape(*x.shape[:-1], half, 2).swapaxes(-1, -2)",
     ),
     "rope turns the other way": (
         "llama",
         rope.apply_rope,
-        "first * cos - second * sin, second * cos + first * sin",
-        "first * cos + second * sin, second * cos - first * sin",
+        "[[-1.0], [1.0]]",
+        "[[1.0], [-1.0]]",
     ),
     "norm of queries and keys after rope": (
         "qwen3",
