@@ -137,13 +137,14 @@ class Calibrator:
             self._samples.alternating_s.append(self.alternating.time_s(iterations))
         self._samples.steps_s.append(self._stepwise(self.walks[0]))
 
-    def point(self) -> Point:
-        """What all samples so far say."""
+    def point(self, last: int | None = None) -> Point:
+        """What all samples so far say, or the last few of them."""
         counts = [len(walk.body) for walk in self.walks]
-        point = _solve(self._samples, counts, self.keys, self.end_keys)
+        samples = self._samples.last(last)
+        point = _solve(samples, counts, self.keys, self.end_keys)
         if self.alternating is None:
             return point
-        pairs = zip(self._samples.alternating_s, self._samples.walk_s[0], strict=True)
+        pairs = zip(samples.alternating_s, samples.walk_s[0], strict=True)
         longer_s = float(np.median([apart - alone for apart, alone in pairs]))
         count = self.alternating.moves
         return replace(
@@ -215,6 +216,16 @@ class _Samples:
     walk_s: list[list[float]] = field(default_factory=lambda: [[] for _ in WINDOWS])
     steps_s: list[np.ndarray] = field(default_factory=list)
     alternating_s: list[float] = field(default_factory=list)
+
+    def last(self, count: int | None) -> _Samples:
+        """The last samples of every kind."""
+        if count is None:
+            return self
+        return _Samples(
+            walk_s=[times[-count:] for times in self.walk_s],
+            steps_s=self.steps_s[-count:],
+            alternating_s=self.alternating_s[-count:],
+        )
 
 
 def _forgetting(

@@ -1,8 +1,10 @@
 """Plans whose groups are processes, each on a core of its own: stages and moves truly overlap.
 
-Operators are timed in this process on one core, alternately with the plan that runs. A move is
-timed as what it adds to the iteration of a plan that changes the process after every operator and
-has one microbatch, so that nothing overlaps; that plan is not among those that are judged.
+Operators are timed in this process on one core, alternately with the plan that runs, and a plan is
+predicted from the samples taken beside it: a machine that others use changes its speed within
+minutes. A move is timed as what it adds to the iteration of a plan that changes the process after
+every operator and has one microbatch, so that nothing overlaps; that plan is not among those that
+are judged.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ ALTERNATING = Case(name="alternating", template=Template(cuts=(1, 2, 3)), groups
 
 
 class OneCoreLauncher(LocalLauncher):
-    """Workers of this machine on one core each.
+    """Workers of this machine on one core each, the first one where operators are timed.
 
     Raises:
         ValueError: fewer cores than workers.
@@ -47,7 +49,7 @@ class OneCoreLauncher(LocalLauncher):
 
     def place(self, plan: Plan, interface: str) -> dict[WorkerName, Place]:
         places = super().place(plan, interface)
-        cores = sorted(os.sched_getaffinity(0))
+        cores = sorted(os.sched_getaffinity(0), reverse=True)
         if len(cores) < len(places):
             raise ValueError(
                 f"every group needs a core of its own: {len(places)} groups, got {len(cores)} cores"
@@ -134,19 +136,17 @@ def measure_clustered(
     device = data.devices["cpu"]
     device = dataclasses.replace(device, links={**device.links, BETWEEN_PROCESSES: link})
     data = dataclasses.replace(data, devices={**data.devices, "cpu": device})
-    timed = []
-    for done, plan in enumerate(plans):
+    found = []
+    for done, (case, plan) in enumerate(zip(cases, plans, strict=True)):
         progress(title, done, len(plans))
-        timed.append(_alternate(model, plan, calibrators[plan.microbatch_rows], cores, rounds))
+        rows, calibrator = plan.microbatch_rows, calibrators[plan.microbatch_rows]
+        times = _alternate(model, plan, calibrator, cores, rounds)
+        beside = add_point(data, "cpu", model, rows, setting.context, calibrator.point(rounds))
+        found.append(_row(setting, case, plan, times, Profile(beside)))
     progress(title, len(plans), len(plans))
     for rows, calibrator in calibrators.items():
         data = add_point(data, "cpu", model, rows, setting.context, calibrator.point())
-    profile = Profile(data)
-    rows_ = [
-        _row(setting, case, plan, times, profile)
-        for case, plan, times in zip(cases, plans, timed, strict=True)
-    ]
-    return rows_, data
+    return found, data
 
 
 def _alternate(
@@ -155,7 +155,7 @@ def _alternate(
     run = ClusterRun(model, plan, cores)
     try:
         for _ in range(rounds):
-            calibrator.sample(1)
+            calibrator.sample(2)
             run.sample()
         return run.round_trips_s
     finally:
