@@ -6,27 +6,16 @@ import dataclasses
 import re
 
 import pytest
+from small_plans import plan_for
 from strategies import ARCHITECTURES, architecture
 
-from weavejax.default_plans import TEMPLATES, default_plan, model_ref
+from weavejax.default_plans import TEMPLATES, default_plan
 from weavejax.models import preset_config
-from weavejax.plan import DeviceGroup, Plan, PlanError, Template, Workload
+from weavejax.plan import PlanError, Template
 from weavejax.schedule import (
     build_schedule,
     check_plan,
 )
-
-
-def plan_for(config, template, groups=1, microbatches=1, **group):
-    one = DeviceGroup(**({"device": "cpu", "resident_batch": 2 * microbatches} | group))
-    return Plan(
-        model=model_ref(config),
-        workload=Workload(context=32),
-        template=template,
-        groups=(one,) * groups,
-        microbatches=microbatches,
-    )
-
 
 # -- plans that do not fit -------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ import re
 
 import pytest
 from hypothesis import given, settings
+from small_plans import group, small_plan
 from strategies import architecture, plans, predictions, templates
 
 from weavejax.default_plans import default_plan
 from weavejax.meshes.cluster import Cluster
 from weavejax.plan import (
-    DeviceGroup,
-    ModelRef,
     Parallelism,
     Plan,
     PlanError,
@@ -23,23 +22,6 @@ from weavejax.plan import (
     Workload,
 )
 from weavejax.prediction import GroupPrediction, Prediction
-
-AFD = Template(cuts=(3,))
-
-
-def group(**changes):
-    return DeviceGroup(**({"device": "cpu", "resident_batch": 12} | changes))
-
-
-def small_plan(**changes):
-    parts = {
-        "model": ModelRef(name="m", digest="0" * 12, config={"name": "m"}),
-        "workload": Workload(context=64),
-        "template": AFD,
-        "groups": (group(), group()),
-    }
-    return Plan(**(parts | changes))
-
 
 # -- round trips -----------------------------------------------------------------------------------
 

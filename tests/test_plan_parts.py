@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from small_plans import group, small_plan
 
 from weavejax.meshes.cluster import Cluster
 from weavejax.plan import (
@@ -19,20 +20,6 @@ from weavejax.plan import (
     Template,
     Workload,
 )
-
-
-def group(**changes):
-    return DeviceGroup(**({"device": "cpu", "resident_batch": 12} | changes))
-
-
-def small_plan(**changes):
-    parts = {
-        "model": ModelRef(name="m", digest="0" * 12, config={"name": "m"}),
-        "workload": Workload(context=64),
-        "template": Template(cuts=(3,)),
-        "groups": (group(), group()),
-    }
-    return Plan(**(parts | changes))
 
 
 class Index:

@@ -6,32 +6,12 @@ import json
 import re
 
 import pytest
+from small_plans import small_plan
 
 from weavejax.plan import (
-    DeviceGroup,
-    ModelRef,
     Plan,
     PlanError,
-    Template,
-    Workload,
 )
-
-AFD = Template(cuts=(3,))
-
-
-def group(**changes):
-    return DeviceGroup(**({"device": "cpu", "resident_batch": 12} | changes))
-
-
-def small_plan(**changes):
-    parts = {
-        "model": ModelRef(name="m", digest="0" * 12, config={"name": "m"}),
-        "workload": Workload(context=64),
-        "template": AFD,
-        "groups": (group(), group()),
-    }
-    return Plan(**(parts | changes))
-
 
 DELETE = object()
 

@@ -6,11 +6,12 @@ from collections import deque
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_plans import plan_for
 from strategies import ARCHITECTURES, architecture, configs, plans, templates
 
 from weavejax.default_plans import TEMPLATES, model_ref
 from weavejax.models import operator_sequence
-from weavejax.plan import DeviceGroup, Plan, Template, Workload
+from weavejax.plan import DeviceGroup, Template
 from weavejax.schedule import (
     Receive,
     Run,
@@ -19,17 +20,6 @@ from weavejax.schedule import (
     occurrence_operators,
     stage_occurrences,
 )
-
-
-def plan_for(config, template, groups=1, microbatches=1, **group):
-    one = DeviceGroup(**({"device": "cpu", "resident_batch": 2 * microbatches} | group))
-    return Plan(
-        model=model_ref(config),
-        workload=Workload(context=32),
-        template=template,
-        groups=(one,) * groups,
-        microbatches=microbatches,
-    )
 
 
 @st.composite
