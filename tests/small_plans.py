@@ -5,8 +5,6 @@ from __future__ import annotations
 from weavejax.default_plans import model_ref
 from weavejax.plan import DeviceGroup, ModelRef, Plan, Template, Workload
 
-AFD = Template(cuts=(3,))
-
 
 def group(**changes):
     return DeviceGroup(**({"device": "cpu", "resident_batch": 12} | changes))
@@ -17,7 +15,7 @@ def small_plan(**changes):
     parts = {
         "model": ModelRef(name="m", digest="0" * 12, config={"name": "m"}),
         "workload": Workload(context=64),
-        "template": AFD,
+        "template": Template(cuts=(3,)),
         "groups": (group(), group()),
     }
     return Plan(**(parts | changes))
