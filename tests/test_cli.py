@@ -141,6 +141,7 @@ def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "smollm2-135m-instruct", "x", "--max-tokens", "0"], "max_tokens"),
         (["generate", "no-such-model", "x"], "no-such-model"),
         (["generate", "smollm2-135m-instruct", "x", "--cpu-devices", "0"], "--cpu-devices"),
+        (["generate", "smollm2-135m-instruct", "x", "--cpu-devices", "100000"], "1..1024"),
         (["generate", "smollm2-135m-instruct", "x", "--plan", "weave"], "planned with first"),
         (["check", "smollm2-135m-instruct", "--plan", "weave"], "planned with first"),
         ([*PLAN, "--tpot-slo-ms", "60", "--policy", "mine"], "--policy-module FILE.py"),

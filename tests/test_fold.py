@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import jax
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import group, make_plan, nine_heads, random_prompts
 from strategies import plans
 
 from weavejax.fold import fold_plan
-from weavejax.plan import Plan, Template
+from weavejax.plan import Plan, PlanError, Template
 from weavejax.request import SamplingParams
 from weavejax.serve import serve
 
@@ -41,3 +42,11 @@ def test_a_plan_of_five_devices_runs_on_one() -> None:
             assert engine.plan == plan
             outputs.append([o.token_ids for o in engine.generate(prompts, params)])
     assert outputs[0] == outputs[1]
+
+
+def test_a_plan_that_no_devices_could_run_is_refused_folded_too() -> None:
+    """Nine heads do not divide over seven ranks, whether or not there are seven devices."""
+    model = nine_heads()
+    plan = make_plan(model, Template(), group(2, tensor_parallel=7))
+    with pytest.raises(PlanError, match="7"):
+        serve(model, plan, oversubscribe=True)

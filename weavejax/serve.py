@@ -17,6 +17,7 @@ from weavejax.models.loading import Model, load_model
 from weavejax.plan import Plan, PlanError
 from weavejax.progress import show_progress
 from weavejax.runtime.executor import Executor
+from weavejax.schedule import check_plan
 from weavejax.workers.backends import Backend, make_launcher, start_workers
 from weavejax.workers.launch import Launcher
 from weavejax.workers.options import WorkerOptions
@@ -105,6 +106,7 @@ def serve(
             model.config, plan, devices=count, device=kind, slots=slots, context=context
         )
     plan = _as_plan(plan)
+    check_plan(plan, model.config)  # as it is, not as it may be folded
     with show_progress(progress) as report:
         executor = Executor(
             model,

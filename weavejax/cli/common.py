@@ -11,6 +11,8 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
+MOST_CPU_DEVICES = 1024
+"""JAX takes seconds to make hundreds of virtual devices, and minutes for many thousands."""
 PIPE_WIDTH = 120
 """Columns of tables where the output is no terminal and has no width of its own."""
 
@@ -52,8 +54,8 @@ def set_cpu_devices(count: int | None) -> None:
     """
     if count is None:
         return
-    if count < 1:
-        raise UsageError(f"--cpu-devices must be >= 1, got {count}")
+    if not 1 <= count <= MOST_CPU_DEVICES:
+        raise UsageError(f"--cpu-devices must lie in 1..{MOST_CPU_DEVICES}, got {count}")
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", count)

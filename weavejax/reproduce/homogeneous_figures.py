@@ -88,7 +88,8 @@ def _fig10_statement(table: Table, bench: Bench) -> str:
         f"Agrees in kind. {'. '.join(parts)}. The paper counts a truncated block as a fraction "
         "(62/6 blocks of two stages are 20.67), we count the stages that run. Its AFD and CAD "
         "idle half the time, as two groups do that hand one microbatch to and fro; ours pipeline "
-        "two and idle less: see that switch, and those of the network, in switches.md."
+        "two in most settings and idle less: see that switch, and those of the network, in "
+        "switches.md."
     )
 
 
