@@ -45,14 +45,14 @@ def test_one_stop_string_is_a_tuple_of_one():
         ({"top_k": -1}, "top_k must be a whole number >= 0, got -1"),
         ({"top_k": NAN}, "top_k must be a whole number >= 0, got nan"),
         ({"seed": -3}, "seed must be a whole number >= 0, got -3"),
-        ({"temperature": -0.1}, "temperature must be a number >= 0, got -0.1"),
-        ({"temperature": NAN}, "temperature must be a number >= 0, got nan"),
-        ({"temperature": INF}, "temperature must be a number >= 0, got inf"),
-        ({"temperature": "hot"}, "temperature must be a number >= 0, got 'hot'"),
-        ({"temperature": True}, "temperature must be a number >= 0, got True"),
-        ({"top_p": -0.5}, "top_p must be a number between 0 and 1, got -0.5"),
-        ({"top_p": 1.01}, "top_p must be a number between 0 and 1, got 1.01"),
-        ({"top_p": NAN}, "top_p must be a number between 0 and 1, got nan"),
+        ({"temperature": -0.1}, "temperature must be a finite number >= 0, got -0.1"),
+        ({"temperature": NAN}, "temperature must be a finite number >= 0, got nan"),
+        ({"temperature": INF}, "temperature must be a finite number >= 0, got inf"),
+        ({"temperature": "hot"}, "temperature must be a finite number >= 0, got 'hot'"),
+        ({"temperature": True}, "temperature must be a finite number >= 0, got True"),
+        ({"top_p": -0.5}, "top_p must be a finite number between 0 and 1, got -0.5"),
+        ({"top_p": 1.01}, "top_p must be a finite number between 0 and 1, got 1.01"),
+        ({"top_p": NAN}, "top_p must be a finite number between 0 and 1, got nan"),
         ({"top_p": 0}, "top_p must be greater than 0 and at most 1, got 0"),
         ({"stop": ""}, "stop must hold non-empty strings, got ('',)"),
         ({"stop": ("a", "")}, "stop must hold non-empty strings, got ('a', '')"),
@@ -68,5 +68,5 @@ def test_values_out_of_range_are_named(values, message):
 
 
 def test_a_whole_number_beyond_every_float_is_out_of_range():
-    with pytest.raises(ValueError, match="^temperature must be a number >= 0, got 1000"):
+    with pytest.raises(ValueError, match="^temperature must be a finite number >= 0, got 1000"):
         SamplingParams(temperature=10**400)

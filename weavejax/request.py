@@ -79,8 +79,8 @@ class SamplingParams:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         # Compared, not converted: a whole number may be larger than any float.
         if not number or not low <= value <= high or value > sys.float_info.max:
-            limit = f"between {low:g} and {high:g}" if math.isfinite(high) else f">= {low:g} and finite"
-            raise ValueError(f"{name} must be a number {limit}, got {value!r}")
+            limit = f"between {low:g} and {high:g}" if math.isfinite(high) else f">= {low:g}"
+            raise ValueError(f"{name} must be a finite number {limit}, got {value!r}")
 
     @property
     def greedy(self) -> bool:
