@@ -13,6 +13,15 @@ from weavejax.cli import main
 from weavejax.models.presets import preset_config
 from weavejax.planner.memory import RESERVE_FRACTION
 from weavejax.reproduce import FIGURES, Bench, Scope, reproduce, write_report
+from weavejax.reproduce.assumptions import (
+    SWITCHES,
+    apart,
+    colocated_only,
+    one_device,
+    unpipelined,
+    whole_cache,
+    wide,
+)
 from weavejax.reproduce.homogeneous import (
     Key,
     base_outcomes,
@@ -24,15 +33,6 @@ from weavejax.reproduce.homogeneous import (
     payload_mib,
 )
 from weavejax.reproduce.scope import GEMMA, PAPER_LIMITS, QWEN, case, paper
-from weavejax.reproduce.switches import (
-    SWITCHES,
-    apart,
-    colocated_only,
-    one_device,
-    unpipelined,
-    whole_cache,
-    wide,
-)
 from weavejax.reproduce.theory_figures import active_params, group_model, kv_bytes
 from weavejax.workbench.cases import Outcome, solve
 from weavejax.workbench.searches import Searches
@@ -187,6 +187,7 @@ def test_without_a_mixed_cache_memory_grows_and_time_stays() -> None:
     assert before is not None and after is not None
     assert after.round_trip_time_s == before.round_trip_time_s
     config = preset_config(GEMMA)
+    assert config.sliding_window is not None
     sliding = sum(kind.attention == "sliding" for kind in config.layer_kinds)
     row_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (8192 - config.sliding_window)
     assert after.groups[0].cache_bytes - before.groups[0].cache_bytes == 16 * sliding * row_bytes

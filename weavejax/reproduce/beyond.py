@@ -6,10 +6,10 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from weavejax.reproduce.assumptions import WIDE_REPLICAS, limited, wide
 from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.homogeneous import Key, base_outcomes, cases
 from weavejax.reproduce.scope import Bench
-from weavejax.reproduce.switches import WIDE_REPLICAS, limited, wide
 from weavejax.reproduce.words import ratio_range
 from weavejax.workbench import plots
 from weavejax.workbench.cases import Case, Outcome

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import NamedTuple
 
+from weavejax.models.config import ModelConfig
 from weavejax.reproduce.scope import BASELINES, POLICIES, Bench, Scope, case
 from weavejax.workbench.cases import MIB, Case, Outcome
 
@@ -72,6 +73,13 @@ def stages(outcome: Outcome) -> float:
     return len(outcome.plan.prediction.stages)
 
 
+def fractional_stages(outcome: Outcome) -> float:
+    """The same, a truncated block counted as a fraction: K L / P, as in the paper."""
+    assert outcome.plan is not None
+    template, config = outcome.plan.template, ModelConfig.from_dict(outcome.plan.model.config)
+    return template.num_stages * config.num_layers / template.layers
+
+
 def internode_mib(outcome: Outcome) -> float:
     """MiB between nodes per output token."""
     assert outcome.plan is not None and outcome.plan.prediction is not None
@@ -115,6 +123,7 @@ def microbatches(outcome: Outcome) -> float:
 
 FIGURES_OF_MERIT = {
     "stages": stages,
+    "fractional_stages": fractional_stages,
     "internode_mib_per_token": internode_mib,
     "payload_mib_per_token": payload_mib,
     "copied_mib_per_token": copied_mib,

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from weavejax.reproduce.assumptions import apart
 from weavejax.reproduce.figure import Figure
 from weavejax.reproduce.scope import Bench, case, paper
-from weavejax.reproduce.switches import apart
 from weavejax.workbench import plots
 from weavejax.workbench.cases import Case, Outcome, record
 from weavejax.workbench.table import Table
