@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 State = Literal["starting", "idle", "running", "waiting"]
+
+
+class At(NamedTuple):
+    """What changes with every action: the fields of :class:`Report` of these names."""
+
+    state: State
+    stage: int | None = None
+    microbatch: int | None = None
+    boundary: int | None = None
+    peer: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

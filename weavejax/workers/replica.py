@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,7 +27,7 @@ from weavejax.workers.frames import Header
 from weavejax.workers.inbox import Inbox, StopReplicaError
 from weavejax.workers.links import Outlet
 from weavejax.workers.moves import Crossing, Moves
-from weavejax.workers.progress_report import Report
+from weavejax.workers.progress_report import At, Report
 from weavejax.workers.share import RowRoute, Share
 from weavejax.workers.timing import time_moves, time_runs
 
@@ -76,23 +74,23 @@ class Replica:
         self._sources = lru_cache(maxsize=None)(self._find_sources)
         self.head = lru_cache(maxsize=None)(runner.bind_head)
         self._ids_landing = lru_cache(maxsize=None)(partial(self._bind_landing, (IDS,)))
-        self.report = Report(state="idle")
+        self._at = At("idle")
+        self._steps = 0
 
     def current_report(self) -> Report:
         """How far it is, sends included; any thread may ask."""
         outlets = list(self.outlets.values())
         unsent = [h for outlet in outlets if "boundary" in (h := outlet.waiting_for or {})]
         sending = min(((h["pass"], h["boundary"], h["microbatch"]) for h in unsent), default=None)
-        report, unfinished = self.report, self._moves.unfinished()
+        at, unfinished = self._at, self._moves.unfinished()
         if unfinished is not None:
             (_, boundary, microbatch), peer = unfinished
-            report = replace(
-                report, state="waiting", boundary=boundary, microbatch=microbatch, peer=peer
-            )
-        return replace(
-            report,
+            at = At("waiting", at.stage, microbatch, boundary, peer)
+        return Report(
+            **at._asdict(),
+            sequence=self._pass,
             sending=None if sending is None else sending[1:],
-            steps=report.steps + sum(outlet.sent for outlet in outlets),
+            steps=self._steps + sum(outlet.sent for outlet in outlets),
         )
 
     # -- commands ------------------------------------------------------------------------------
@@ -111,7 +109,7 @@ class Replica:
                 header, arrays = self._inbox.next_command()
                 self._expect(header["pass"], after=header["do"] != "rows")
                 commands[header["do"]](header, arrays)
-                self._now(state="idle")
+                self._now(self._at._replace(state="idle"))
         except StopReplicaError:
             return
 
@@ -166,10 +164,10 @@ class Replica:
         for step in steps:
             step()
 
-    def _now(self, **changes: Any) -> None:
-        self.report = replace(
-            self.report, sequence=self._pass, steps=self.report.steps + 1, **changes
-        )
+    def _now(self, at: At) -> None:
+        """Note where it is; a worker is asked rarely and does this for every action."""
+        self._at = at
+        self._steps += 1
 
     # -- binding -------------------------------------------------------------------------------
 
@@ -199,8 +197,10 @@ class Replica:
         takes_ids = stage.embed is not None and not shape.prefill
         samples = stage.head is not None and not shape.prefill
 
+        at = At("running", stage.index, microbatch)
+
         def step() -> None:
-            self._now(state="running", stage=stage.index, microbatch=microbatch, boundary=None)
+            self._now(at)
             if takes_ids:
                 self._take_ids(microbatch)
             run()
@@ -263,14 +263,14 @@ class Replica:
                 self._sources(owners[boundary]),
             )
             arrays = self._moves.receive(wires, routes, crossing, partial(self._wait, crossing))
-            self._now(state="running", boundary=None, peer=None)
+            self._now(At("running", self._at.stage, self._at.microbatch))
             return arrays
 
         return land
 
     def _wait(self, crossing: Crossing, peer: str) -> None:
         _, boundary, microbatch = crossing
-        self._now(state="waiting", boundary=boundary, microbatch=microbatch, peer=peer)
+        self._now(At("waiting", self._at.stage, microbatch, boundary, peer))
 
     # -- sampled ids ---------------------------------------------------------------------------
 
