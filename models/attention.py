@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from weavejax.models.norms import softcap
 from weavejax.models.operator import Operator, Tensors
-from weavejax.models.products import einsum_float32
+from weavejax.models.products import einsum_float32, project
 from weavejax.models.rope import apply_rope
 from weavejax.models.step import Step
 
@@ -30,7 +30,7 @@ class AttentionIn(Operator):
         config, x = self.config, tensors["x"]
         weight = self.weight("qkv")
         hidden, groups, packed, width = weight.shape
-        y = self.normalize("norm", x) @ weight.reshape(hidden, -1)
+        y = project(self.normalize("norm", x), weight.reshape(hidden, -1))
         y = y.reshape(*x.shape[:2], groups, packed, width)
         if self.has("qkv_bias"):
             y = y + self.weight("qkv_bias")
@@ -76,7 +76,7 @@ class AttentionOut(Operator):
         attn, weight = tensors["attn"], self.weight("o")
         if self.config.attention_gate:
             attn = attn * jax.nn.sigmoid(tensors["gate"])
-        y = attn.reshape(*attn.shape[:2], -1) @ weight.reshape(-1, weight.shape[-1])
+        y = project(attn.reshape(*attn.shape[:2], -1), weight.reshape(-1, weight.shape[-1]))
         return {"h": self.residual(y, tensors["x"], step, bias="o_bias")}, state
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from weavejax.models.norms import l2_norm, rms_norm
 from weavejax.models.operator import Operator, Tensors
+from weavejax.models.products import project
 from weavejax.models.step import Step
 
 Array = jax.Array
@@ -23,7 +24,7 @@ class DeltaNetIn(Operator):
         x, weight, linear = tensors["x"], self.weight("in_proj"), self.config.linear
         assert linear is not None
         hidden, heads, width = weight.shape
-        y = self.normalize("norm", x) @ weight.reshape(hidden, -1)
+        y = project(self.normalize("norm", x), weight.reshape(hidden, -1))
         y = y.reshape(*x.shape[:2], heads, width)
         ratio = linear.num_value_heads // linear.num_key_heads
         values = ratio * linear.value_head_dim
@@ -77,7 +78,7 @@ class DeltaNetOut(Operator):
         heads = (*attn.shape[:3], -1, scale.shape[0])
         y = rms_norm(attn.reshape(heads), scale, self.config.norm_eps)
         y = y * jax.nn.silu(z.reshape(heads).astype(jnp.float32)).astype(y.dtype)
-        y = y.reshape(*attn.shape[:2], -1) @ weight.reshape(-1, weight.shape[-1])
+        y = project(y.reshape(*attn.shape[:2], -1), weight.reshape(-1, weight.shape[-1]))
         return {"h": self.residual(y, tensors["x"], step)}, state
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from weavejax.models.config import ModelConfig
 from weavejax.models.operator import Operator, Tensors
+from weavejax.models.products import project
 from weavejax.models.step import Step
 
 Array = jax.Array
@@ -100,5 +101,5 @@ def activate(gate: Array, up: Array, config: ModelConfig) -> Array:
 def gated_mlp(x: Array, gate_up: Array, down: Array, config: ModelConfig) -> Array:
     """Two projections in one GEMM, the activation, one projection back (this rank's part)."""
     hidden, _, inner = gate_up.shape
-    y = x @ gate_up.reshape(hidden, 2 * inner)
-    return activate(y[..., :inner], y[..., inner:], config) @ down
+    y = project(x, gate_up.reshape(hidden, 2 * inner))
+    return project(activate(y[..., :inner], y[..., inner:], config), down)

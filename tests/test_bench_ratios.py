@@ -43,13 +43,14 @@ def test_compare_times_plans_and_transformers(capsys, tmp_path: Path) -> None:
     hf_tiny.write_hf_checkpoint("llama", checkpoint)
     arguments = ["bench", "compare", str(checkpoint), "--plans", "colocated", "afd", "--batch", "2"]
     arguments += ["--context", "16", "--prompt", "8", "--rounds", "1"]
+    arguments += ["--dtypes", "float32", "bfloat16"]
     assert main([*arguments, "--against", "transformers", "-o", str(output), "--json"]) == 0
     decode, prefill = json.loads(capsys.readouterr().out)
     assert (decode["work"], prefill["work"]) == ("decode", "prefill")
     for point in (decode, prefill):
         names = list(point["times_s"])
-        assert names[:2] == ["colocated", "afd"]
-        assert any(name.startswith("transformers") for name in names[2:])
+        assert names[:4] == ["colocated", "afd", "colocated bfloat16", "afd bfloat16"]
+        assert any(name.startswith("transformers") for name in names[4:])
         assert all(time_s > 0 for time_s in point["times_s"].values())
     # The same work against itself, and against a past in which everything was much better.
     kept = read_results(output)
@@ -71,6 +72,13 @@ def test_results_name_what_has_become_worse(tmp_path: Path) -> None:
         times = {"colocated": 1.0, "afd": afd, "transformers sdpa float32": theirs}
         return ComparedPoint(work="decode", batch=8, tokens=128, times_s=times)
 
+    both = ComparedPoint(
+        work="decode",
+        batch=8,
+        tokens=128,
+        times_s={"afd": 2.0, "afd bfloat16": 1.0, "cad": 0.1, "transformers sdpa float32": 1.5},
+    )
+    assert both.ratio == 1.5
     path = tmp_path / "before.json"
     write_results(path, "m", [point(1.1, 2.0)])
     before = read_results(path)

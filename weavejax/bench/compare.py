@@ -36,13 +36,16 @@ class ComparedPoint:
     tokens: int
     """Context of a decode, prompt of a prefill."""
     times_s: dict[str, float]
-    """Median seconds of an iteration, or of a prompt."""
+    """Median seconds of an iteration, or of a prompt; plans by policy, and in a dtype that is not
+    the first by ``policy dtype``."""
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast the first plan is as the fastest of transformers' variants."""
+        """How many times as fast the first plan is as transformers, each in its fastest variant."""
+        first = next(iter(self.times_s))
         theirs = [t for name, t in self.times_s.items() if name.startswith("transformers")]
-        return min(theirs) / next(iter(self.times_s.values())) if theirs else None
+        ours = [t for name, t in self.times_s.items() if name.split(" ")[0] == first]
+        return min(theirs) / min(ours) if theirs else None
 
     def over_first(self, name: str) -> float:
         """Time of ``name`` over that of the first plan."""
@@ -60,6 +63,7 @@ def bench_compare(
     batches: Sequence[int] = (1, 8, 32),
     context: int = 128,
     prompt_tokens: int = 512,
+    dtypes: Sequence[str] = ("float32",),
     against_transformers: bool = True,
     rounds: int = 5,
     iterations: int = 4,
@@ -74,6 +78,7 @@ def bench_compare(
         batches: slots, all active.
         context: tokens in every slot's cache.
         prompt_tokens: length of the prompt; 0 leaves prefill out.
+        dtypes: of the plans' weights and caches.
         against_transformers: run its eager and SDPA attention in float32 and bfloat16 too.
         rounds: turns; medians are reported.
         iterations: decode iterations of a turn.
@@ -86,11 +91,10 @@ def bench_compare(
     points = []
     for batch in batches:
         subjects: dict[str, Subject] = {}
-        for plan in plans:
-            executor = Executor(
-                model, make_plan(plan, batch, context), oversubscribe=True, chunks=(8,)
-            )
-            subjects[plan] = plan_decode(executor, context, iterations)
+        for (plan, dtype), name in _named(plans, dtypes).items():
+            made = make_plan(plan, batch, context)
+            executor = Executor(model, made, oversubscribe=True, dtype=dtype, chunks=(8,))
+            subjects[name] = plan_decode(executor, context, iterations)
         for name, theirs in variants.items():
             subjects[name] = transformers_decode(theirs, batch, context, iterations)
         point = _measure("decode", batch, context, subjects, rounds, progress)
@@ -99,18 +103,28 @@ def bench_compare(
         random = np.random.default_rng(0)
         tokens = random.integers(0, model.config.vocab_size, prompt_tokens).tolist()
         subjects = {}
-        for plan in plans:
+        for (plan, dtype), name in _named(plans, dtypes).items():
             executor = Executor(
                 model,
                 make_plan(plan, 1, prompt_tokens + 1),
                 oversubscribe=True,
+                dtype=dtype,
                 chunks=(prompt_tokens,),
             )
-            subjects[plan] = plan_prefill(executor, tokens)
+            subjects[name] = plan_prefill(executor, tokens)
         for name, theirs in variants.items():
             subjects[name] = transformers_prefill(theirs, tokens)
         points.append(_measure("prefill", 1, prompt_tokens, subjects, rounds, progress))
     return points
+
+
+def _named(plans: Sequence[str], dtypes: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Names in the table of every plan in every dtype."""
+    return {
+        (plan, dtype): plan if dtype == dtypes[0] else f"{plan} {dtype}"
+        for dtype in dtypes
+        for plan in plans
+    }
 
 
 def _measure(
