@@ -52,6 +52,9 @@ def content(data: ProfileData) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         for part in ("efficiencies", "warps", "links"):
             values = getattr(device, part)
             entry[part] = {kind: dataclasses.asdict(values[kind]) for kind in sorted(values)}
+        for link in entry["links"].values():
+            if not link["busy_s"]:  # the same
+                del link["busy_s"]
         entry["tables"] = {
             kind: _table_entry(f"{name}/{kind}", device.tables[kind], arrays)
             for kind in sorted(device.tables)

@@ -180,6 +180,8 @@ class LinkFit:
 
     bandwidth_bytes_per_s: float
     latency_s: float
+    busy_s: float = 0.0
+    """of the latency, what keeps the compute of each end from its stages"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

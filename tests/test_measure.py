@@ -17,7 +17,7 @@ from weavejax.measure.accuracy import measure_accuracy
 from weavejax.measure.calibrate import MICROBATCHES, WINDOWS
 from weavejax.measure.clustered import OneCoreLauncher
 from weavejax.measure.expectation import expect, sequential_spans
-from weavejax.measure.machine import pin_cores, profile_cluster
+from weavejax.measure.machine import IN_PROCESS, pin_cores, profile_cluster
 from weavejax.measure.picture import draw_timelines, steady
 from weavejax.measure.profiling import Grid, profile_model
 from weavejax.measure.validation import Pair, live_buffers, validate
@@ -213,6 +213,15 @@ def test_an_expectation_is_the_planners_prediction_with_the_machines_links(profi
     assert local.round_trip_time_s < shared.round_trip_time_s and sum(local.move_s) == 0
     assert "one after the other" in shared.how and "overlapping" in apart.how
     assert sum(g.busy_fraction for g in shared.prediction.groups) <= 1 + 1e-9
+    # ends that a move keeps busy compute for longer, and the move alone is as much shorter
+    link = dataclasses.replace(profile.data.devices["cpu"].links[IN_PROCESS], busy_s=1e-7)
+    device = dataclasses.replace(profile.data.devices["cpu"], links={IN_PROCESS: link})
+    data = dataclasses.replace(profile.data, devices={"cpu": device})
+    busy = expect(plan, Profile(data), shared=False)
+    assert busy.compute_s == pytest.approx([time_s + 2e-7 for time_s in apart.compute_s])
+    assert busy.move_s == pytest.approx([time_s - 2e-7 for time_s in apart.move_s])
+    times = busy.compute_s, busy.move_s, busy.schedule.owners
+    assert busy.round_trip_time_s == round_trip_time(*times, plan.microbatches)
 
 
 def test_planning_with_a_measured_profile_is_exact_and_predicts_what_expect_does(profile):

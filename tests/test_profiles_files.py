@@ -45,7 +45,10 @@ def small_data(**changes) -> ProfileData:
         tables={"attention": small_table(spread=np.full((2, 2, 3), 0.0625))},
         efficiencies={"gemm": Efficiency(floor_s=1e-6, bandwidth=0.5, flop=0.25)},
         warps={"attention": Warp(floor_s=1e-6, bandwidth=0.5, slopes=(0.25, 0.5))},
-        links={"inter_node": LinkFit(bandwidth_bytes_per_s=1e9, latency_s=1e-4)},
+        links={
+            "inter_node": LinkFit(bandwidth_bytes_per_s=1e9, latency_s=1e-4),
+            "between_processes": LinkFit(bandwidth_bytes_per_s=1e9, latency_s=1e-4, busy_s=2e-5),
+        },
         attributes={"jax": "0.10.2", "date": "2026-01-01"},
     )
     return ProfileData(name="local", devices={"cpu": dataclasses.replace(device, **changes)})

@@ -102,7 +102,7 @@ def measure_accuracy(
     Args:
         settings: models, contexts and plans.
         models: how to get each model.
-        rounds: alternations of operators and plans; medians count.
+        rounds: alternations of operators and plans.
         cores: make every group a process on one of these cores; groups of one process otherwise.
         progress: called with (what, done, total).
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from weavejax.measure.alternating import MICROBATCHES, Alternating
+from weavejax.measure.typical import typical
 from weavejax.measure.windows import bind_windows
 from weavejax.models.loading import Model
 from weavejax.models.sequence import operator_sequence
@@ -145,7 +146,7 @@ class Calibrator:
         if self.alternating is None:
             return point
         pairs = zip(samples.alternating_s, samples.walk_s[0], strict=True)
-        longer_s = float(np.median([apart - alone for apart, alone in pairs]))
+        longer_s = float(typical([apart - alone for apart, alone in pairs]))
         count = self.alternating.moves
         return replace(
             point,
@@ -245,17 +246,17 @@ def _forgetting(
 def _solve(
     samples: _Samples, counts: Sequence[int], keys: Sequence[str], end_keys: Sequence[str]
 ) -> Point:
-    """Medians of the samples to seconds per operator and per stage.
+    """Typical samples to seconds per operator and per stage.
 
     With ``n`` stages a walk takes ``a + n * overhead``: a line through the lengths of
     :data:`WINDOWS`. Waiting for every call costs the same for each, and that is taken off again.
     """
-    walk_s = np.array([np.median(times) for times in samples.walk_s])
+    walk_s = np.array([typical(times) for times in samples.walk_s])
     stages = np.array(counts, dtype=float)
     slope, _ = np.polyfit(stages, walk_s, 1)
     overhead = max(float(slope), 0.0)
     every = np.array(samples.steps_s)  # [samples, stages + 1, microbatches]
-    waiting = (np.median(every.sum((1, 2))) - walk_s[0]) / every[0].size
+    waiting = (typical(every.sum((1, 2))) - walk_s[0]) / every[0].size
     embed_key, head_key = end_keys
     places: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
@@ -264,12 +265,12 @@ def _solve(
     for key, where in places.items():
         inner = [place for place in where if place > 0] or where  # the first call embeds too
         by_sample = every[:, inner].mean(1)
-        mean = np.median(by_sample, axis=0) - waiting
+        mean = typical(by_sample) - waiting
         time_s[key] = tuple(float(max(value, 1e-9)) for value in mean)
         low, middle, high = np.percentile(by_sample.mean(1), (25, 50, 75))
         spread[key] = float((high - low) / middle)
-    embed = np.median(every[:, 0], axis=0) - waiting - np.array(time_s[keys[0]])
-    head = np.median(every[:, -1], axis=0) - waiting
+    embed = typical(every[:, 0]) - waiting - np.array(time_s[keys[0]])
+    head = typical(every[:, -1]) - waiting
     for key, values in ((embed_key, embed), (head_key, head)):
         time_s[key] = tuple(float(max(value, 1e-9)) for value in values)
         spread[key] = spread[keys[0]]

@@ -2,9 +2,11 @@
 
 Operators are timed in this process on one core, alternately with the plan that runs, and a plan is
 predicted from the samples taken beside it: a machine that others use changes its speed within
-minutes. A move is timed as what it adds to the iteration of a plan that changes the process after
-every operator and has one microbatch, so that nothing overlaps; that plan is not among those that
-are judged.
+seconds. A move is timed inside the iterations of a plan
+that computes the projections before attention in one process and the rest in another, which is
+not among those that are judged: with one microbatch nothing overlaps, and what the iteration takes
+beside its operators is latency; with four one process always computes, and what it takes beside
+them is what moves keep it busy.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weavejax.measure.calibrate import Calibrator
-from weavejax.measure.expectation import expect
+from weavejax.measure.expectation import Expectation, expect
+from weavejax.measure.link_fit import SATURATED, SERIAL, fit_link, fit_move
 from weavejax.measure.machine import BETWEEN_PROCESSES
 from weavejax.measure.profiling import add_point, make_calibrator
 from weavejax.measure.suite import Case, Row, Setting
+from weavejax.measure.typical import typical
 from weavejax.models.costs import interface_bytes
 from weavejax.models.loading import Model
 from weavejax.plan import Parallelism, Plan, Template
@@ -36,8 +39,8 @@ from weavejax.workers.launch import LocalLauncher, Place
 from weavejax.workers.share import WorkerName
 
 Progress = Callable[[str, int, int], None]
-ALTERNATING = Case(name="alternating", template=Template(cuts=(1, 2, 3)), groups=2, microbatches=1)
-"""Every operator on the other process than the one before."""
+MOVING = Template(cuts=(1,))
+"""Two moves a layer, as the plans have that are judged."""
 
 
 class OneCoreLauncher(LocalLauncher):
@@ -73,7 +76,7 @@ class ClusterRun:
         finally:
             os.sched_setaffinity(0, mine)
 
-    def sample(self, iterations: int = 4) -> None:
+    def sample(self, iterations: int = 2) -> None:
         """Time a few iterations once more, one ahead of the tokens seen, as an engine runs."""
         rows, context = self.plan.microbatch_rows, self.plan.workload.context
         ones, count = np.ones(rows, np.int32), self.plan.microbatches
@@ -113,7 +116,7 @@ def measure_clustered(
         model: the setting's.
         data: the profile so far.
         cores: one for each group; this process should be confined to one of them.
-        rounds: alternations of operators and each plan; medians count.
+        rounds: alternations of operators and each plan.
         progress: called with (what, done, total).
     """
     cases = [case for case in setting.cases if case.groups <= len(cores)]
@@ -132,10 +135,7 @@ def measure_clustered(
         )
         weights = calibrators[rows].weights
     title = f"{setting.model} at {setting.context}"
-    link = _link(setting, model, calibrators, cores, rounds)
-    device = data.devices["cpu"]
-    device = dataclasses.replace(device, links={**device.links, BETWEEN_PROCESSES: link})
-    data = dataclasses.replace(data, devices={**data.devices, "cpu": device})
+    data = _with_link(data, _link(setting, model, data, calibrators, cores, rounds))
     found = []
     for done, (case, plan) in enumerate(zip(cases, plans, strict=True)):
         progress(title, done, len(plans))
@@ -155,7 +155,7 @@ def _alternate(
     run = ClusterRun(model, plan, cores)
     try:
         for _ in range(rounds):
-            calibrator.sample(2)
+            calibrator.sample(1)
             run.sample()
         return run.round_trips_s
     finally:
@@ -166,30 +166,60 @@ def _alternate(
 def _link(
     setting: Setting,
     model: Model,
+    data: ProfileData,
     calibrators: dict[int, Calibrator],
     cores: Sequence[int],
     rounds: int,
 ) -> LinkFit:
-    """Latency and bandwidth of a move between two processes, from the fewest and the most rows."""
-    sizes, times = [], []
+    """A move between two processes, from the fewest and the most rows."""
+    sizes, moves = [], []
     for rows in (min(calibrators), max(calibrators)):
-        plan = ALTERNATING.plan(model.config, setting.context)
-        group = dataclasses.replace(plan.groups[0], resident_batch=rows)
-        plan = plan.replace(groups=(group, group))
-        trips = _alternate(model, plan, calibrators[rows], cores, rounds)
-        interfaces = build_schedule(plan, model.config).interfaces
-        compute_s = calibrators[rows].iteration_s()
-        times.append(max((statistics.median(trips) - compute_s) / len(interfaces), 1e-6))
+        calibrator, plans, beside, measured_s = calibrators[rows], {}, {}, {}
+        for microbatches in (SERIAL, SATURATED):
+            plan = plans[microbatches] = _moving(setting, model, rows, microbatches)
+            measured_s[microbatches] = float(
+                typical(_alternate(model, plan, calibrator, cores, rounds))
+            )
+            point = calibrator.point(rounds)
+            beside[microbatches] = add_point(data, "cpu", model, rows, setting.context, point)
+
+        def predict(
+            microbatches: int,
+            latency_s: float,
+            busy_s: float,
+            plans: dict[int, Plan] = plans,
+            beside: dict[int, ProfileData] = beside,
+        ) -> float:
+            link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
+            profile = Profile(_with_link(beside[microbatches], link))
+            return _expect(plans[microbatches], profile).round_trip_time_s
+
+        interfaces = build_schedule(plans[SERIAL], model.config).interfaces
         moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
         sizes.append(rows * moved / len(interfaces))
-    slope = max((times[1] - times[0]) / (sizes[1] - sizes[0]), 1e-12)
-    return LinkFit(
-        bandwidth_bytes_per_s=1 / slope, latency_s=max(times[0] - slope * sizes[0], 1e-6)
-    )
+        moves.append(fit_move(predict, measured_s))
+    return fit_link(sizes, moves)
+
+
+def _moving(setting: Setting, model: Model, rows: int, microbatches: int) -> Plan:
+    case = Case(name="moving", template=MOVING, groups=2, microbatches=microbatches)
+    plan = case.plan(model.config, setting.context)
+    group = dataclasses.replace(plan.groups[0], resident_batch=rows * microbatches)
+    return plan.replace(groups=(group, group))
+
+
+def _with_link(data: ProfileData, link: LinkFit) -> ProfileData:
+    device = data.devices["cpu"]
+    device = dataclasses.replace(device, links={**device.links, BETWEEN_PROCESSES: link})
+    return dataclasses.replace(data, devices={**data.devices, "cpu": device})
+
+
+def _expect(plan: Plan, profile: Profile) -> Expectation:
+    return expect(plan, profile, shared=False, link=BETWEEN_PROCESSES)
 
 
 def _row(setting: Setting, case: Case, plan: Plan, times: Sequence[float], profile: Profile) -> Row:
-    expected = expect(plan, profile, shared=False, link=BETWEEN_PROCESSES)
+    expected = _expect(plan, profile)
     low, middle, high = np.percentile(times, (25, 50, 75))
     return Row(
         model=setting.model,
@@ -197,7 +227,7 @@ def _row(setting: Setting, case: Case, plan: Plan, times: Sequence[float], profi
         plan=case.name,
         microbatches=plan.microbatches,
         predicted_s=expected.round_trip_time_s,
-        measured_s=float(middle),
+        measured_s=float(typical(times)),
         spread=float((high - low) / middle),
         trace_overhead=None,
     )

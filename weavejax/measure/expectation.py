@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weavejax.measure.machine import IN_PROCESS, profile_cluster
+from weavejax.measure.occupied import occupied
 from weavejax.plan import Plan
 from weavejax.planner.predict import Predictor
+from weavejax.planner.round_trip import round_trip_time
 from weavejax.planner.simulator import simulate_schedule
 from weavejax.prediction import Prediction
 from weavejax.profiles.estimator import Profile
@@ -25,7 +27,7 @@ class Expectation:
     prediction: Prediction
     schedule: Schedule
     compute_s: tuple[float, ...]
-    """``[N]`` each stage occurrence, for one microbatch."""
+    """``[N]`` each stage occurrence, for one microbatch, with what moves take from its group."""
     move_s: tuple[float, ...]
     """``[N]`` the boundary after each occurrence, for one microbatch."""
     shared: bool
@@ -67,9 +69,13 @@ def expect(
         shared: whether the groups compute on the same cores. A round trip then takes every stage
             and every move of every microbatch, one after the other.
         local: pairs of groups that live on the same devices, between which nothing moves.
-        link: which of the profile's links moves take, for a plan without a cluster.
+        link: which of the profile's links moves take, for a plan without a cluster; what it keeps
+            its ends busy counts as compute (:mod:`weavejax.measure.occupied`).
     """
+    busy_s = 0.0
     if plan.cluster is None:
+        links = [profile.data.devices[group.device].links.get(link) for group in plan.groups]
+        busy_s = max((known.busy_s for known in links if known is not None), default=0.0)
         names = [group.device for group in plan.groups]
         plan = plan.replace(cluster=profile_cluster(profile.data, names, link=link))
     predictor = Predictor(plan, profile)
@@ -80,27 +86,38 @@ def expect(
         for pair, time_s in zip(pairs, predictor.move_s, strict=True)
     )
     prediction = predictor.prediction()
+    compute = tuple(predictor.compute_s)
+    if busy_s:
+        compute, moves = occupied(compute, moves, owners, busy_s)
+        round_trip_s = round_trip_time(compute, moves, owners, plan.microbatches)
+        prediction = _stretched(prediction, round_trip_s)
     if shared:
-        total_s = plan.microbatches * (sum(predictor.compute_s) + sum(moves))
-        groups = tuple(
-            dataclasses.replace(
-                group, busy_fraction=group.busy_fraction * prediction.round_trip_time_s / total_s
-            )
-            for group in prediction.groups
-        )
-        prediction = dataclasses.replace(
-            prediction,
-            round_trip_time_s=total_s,
-            groups=groups,
-            occupancy=sum(group.busy_fraction for group in groups) / len(groups),
-        )
+        total_s = plan.microbatches * (sum(compute) + sum(moves))
+        prediction = _stretched(prediction, total_s)
     return Expectation(
         plan=plan,
         prediction=prediction,
         schedule=predictor.schedule,
-        compute_s=tuple(predictor.compute_s),
+        compute_s=compute,
         move_s=moves,
         shared=shared,
+    )
+
+
+def _stretched(prediction: Prediction, round_trip_s: float) -> Prediction:
+    """The same work in a longer or shorter round trip."""
+    groups = tuple(
+        dataclasses.replace(
+            group,
+            busy_fraction=group.busy_fraction * prediction.round_trip_time_s / round_trip_s,
+        )
+        for group in prediction.groups
+    )
+    return dataclasses.replace(
+        prediction,
+        round_trip_time_s=round_trip_s,
+        groups=groups,
+        occupancy=sum(group.busy_fraction for group in groups) / len(groups),
     )
 
 

@@ -69,7 +69,7 @@ def profile_model(
         grid: where.
         device: what plans call such a device.
         dtype: of weights and caches; float32 on CPU and bfloat16 elsewhere by default.
-        repeats: samples of every point; medians count.
+        repeats: samples of every point; the mean of their middle half counts.
         out: where the profile is kept. It is written after every point, and what an earlier run
             has left there is kept and not measured again.
         progress: called with (what, done, total).

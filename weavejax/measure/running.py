@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from weavejax.measure.typical import typical
 from weavejax.meshes.submesh import share_hardware
 from weavejax.plan import Plan
 from weavejax.runtime.batches import greedy_rows
@@ -39,8 +39,8 @@ class PlanRun:
 
     @property
     def round_trip_time_s(self) -> float:
-        """Median seconds of an iteration."""
-        return statistics.median(self.round_trips_s)
+        """Typical seconds of an iteration."""
+        return float(typical(self.round_trips_s))
 
     @property
     def spread(self) -> float:
