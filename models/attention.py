@@ -8,6 +8,8 @@ position p at p; a sliding layer's is a ring that holds it at p modulo its lengt
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -94,9 +96,25 @@ def append_kv(state: Tensors, k: Array, v: Array, step: Step, ring: bool) -> Ten
         # everything that reads it.
         rows, positions, k, v = (jnp.concatenate([a, a]) for a in (rows, positions, k, v))
     return {
-        "k": state["k"].at[rows[:, None], :, :, positions].set(k, mode="drop"),
-        "v": state["v"].at[rows[:, None], :, positions].set(v, mode="drop"),
+        "k": _write(state["k"], (rows[:, None], slice(None), slice(None), positions), k),
+        "v": _write(state["v"], (rows[:, None], slice(None), positions), v),
     }
+
+
+def _write(cache: Array, places: tuple[Any, ...], values: Array) -> Array:
+    """Scatter; rows out of range are dropped."""
+
+    def scatter(cache: Array, values: Array) -> Array:
+        return cache.at[places].set(values, mode="drop")
+
+    def scatter_bits(cache: Array, values: Array) -> Array:
+        # XLA's CPU backend widens what is two bytes wide, the whole cache, to scatter it.
+        bits = (jax.lax.bitcast_convert_type(array, jnp.uint16) for array in (cache, values))
+        return jax.lax.bitcast_convert_type(scatter(*bits), cache.dtype)
+
+    if cache.dtype.itemsize != 2:
+        return scatter(cache, values)
+    return jax.lax.platform_dependent(cache, values, cpu=scatter_bits, default=scatter)
 
 
 def _read_after_write(

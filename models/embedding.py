@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from weavejax.models.norms import softcap
 from weavejax.models.operator import Operator, Tensors
-from weavejax.models.products import einsum_float32
+from weavejax.models.products import project_float32
 from weavejax.models.step import Step
 
 Array = jax.Array
@@ -35,7 +35,7 @@ class Head(Operator):
 
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
         x = self.normalize("norm", tensors["x"])
-        logits = einsum_float32("btd,vd->btv", x, self.weight("unembed"))
+        logits = project_float32(x, self.weight("unembed"))
         if step.axis is not None:
             logits = jax.lax.all_gather(logits, step.axis, axis=2, tiled=True)
         return {"logits": softcap(logits, self.config.logit_softcap)}, state

@@ -31,26 +31,30 @@ def project(x: Array, weight: Array) -> Array:
     )
 
 
+def einsum_float32(form: str, a: Array, b: Array) -> Array:
+    """``einsum`` of two arrays, accumulated and returned in float32."""
+    return jnp.einsum(form, a, b, preferred_element_type=jnp.float32)
+
+
+def project_float32(x: Array, weight: Array) -> Array:
+    """``x @ weight.T``, accumulated and returned in float32.
+
+    Args:
+        x: ``[..., k]``.
+        weight: ``[n, k]``.
+    """
+    return _accumulated(x, weight.T)
+
+
 def _accumulated(x: Array, weight: Array) -> Array:
-    """The product in float32. One row takes ten times as long as two there, so it gets another."""
+    """The product in float32.
+
+    XLA's CPU backend widens the operands where there is a single row, which takes ten times as
+    long as two: it gets another.
+    """
     rows = x.reshape(-1, x.shape[-1])
     count = rows.shape[0]
-    if count == 1:
+    if count == 1 and x.dtype != jnp.float32:
         rows = jnp.concatenate([rows, jnp.zeros_like(rows)])
     y = jnp.matmul(rows, weight, preferred_element_type=jnp.float32)
     return y[:count].reshape(*x.shape[:-1], -1)
-
-
-def einsum_float32(form: str, a: Array, b: Array) -> Array:
-    """``einsum`` of two arrays, accumulated and returned in float32.
-
-    XLA's CPU backend has no fast batched bfloat16 product, so operands widen there.
-    """
-    if a.dtype == jnp.float32:
-        return jnp.einsum(form, a, b)
-    return jax.lax.platform_dependent(
-        a,
-        b,
-        cpu=lambda a, b: jnp.einsum(form, a.astype(jnp.float32), b.astype(jnp.float32)),
-        default=lambda a, b: jnp.einsum(form, a, b, preferred_element_type=jnp.float32),
-    )
