@@ -38,18 +38,15 @@ def fit_link(sizes: Sequence[float], moves: Sequence[tuple[float, float]]) -> Li
     """Moves of two sizes, in bytes, to a link: a line through the latencies, the mean of the rest.
 
     Examples:
-        >>> fit_link([1e3, 2e3], [(3e-4, 1e-4), (4e-4, 2e-4)])
-        LinkFit(bandwidth_bytes_per_s=10000000.0, latency_s=0.0002, busy_s=0.00015)
+        >>> link = fit_link([1e3, 2e3], [(3e-4, 1e-4), (4e-4, 2e-4)])
+        >>> f"{link.bandwidth_bytes_per_s:.0f} {link.latency_s:.4f} {link.busy_s:.5f}"
+        '10000000 0.0002 0.00015'
     """
     (small, large), ((first_s, _), (last_s, _)) = sizes, moves
     slope = max((last_s - first_s) / (large - small), 1e-12) if large > small else 1e-12
     latency_s = max(min(first_s, first_s - slope * small), 1e-6)
     busy_s = sum(busy for _, busy in moves) / len(moves)
-    return LinkFit(
-        bandwidth_bytes_per_s=round(1 / slope, 3),
-        latency_s=round(latency_s, 12),
-        busy_s=round(busy_s, 12),
-    )
+    return LinkFit(bandwidth_bytes_per_s=1 / slope, latency_s=latency_s, busy_s=busy_s)
 
 
 def _root(grows: Callable[[float], float], stop: float) -> float:

@@ -52,7 +52,7 @@ def countings(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str,
 
     Examples:
         >>> row = {"switch": "TP 1", "MiB/token": 1, "MiB/token, a copy a device": 2}
-        >>> countings([row], "switch")[1]
+        >>> countings([row], "switch")[-1]
         {'switch': 'TP 1, a copy a device', 'MiB/token': 2}
     """
     found: list[Mapping[str, Any]] = []
