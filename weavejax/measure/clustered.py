@@ -16,6 +16,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -135,7 +136,12 @@ def measure_clustered(
         )
         weights = calibrators[rows].weights
     title = f"{setting.model} at {setting.context}"
-    data = _with_link(data, _link(setting, model, data, calibrators, cores, rounds))
+    moves = []
+    for done, rows in enumerate((min(calibrators), max(calibrators))):
+        progress(f"{title}, moves", done, 2)
+        moves.append(_move(setting, model, data, calibrators[rows], cores, rounds))
+    progress(f"{title}, moves", 2, 2)
+    data = _with_link(data, fit_link(moves))
     found = []
     for done, (case, plan) in enumerate(zip(cases, plans, strict=True)):
         progress(title, done, len(plans))
@@ -163,42 +169,43 @@ def _alternate(
         gc.collect()
 
 
-def _link(
+@dataclass(frozen=True, kw_only=True)
+class _Moving:
+    """A plan that moves often: what it took, and the operators timed beside it."""
+
+    plan: Plan
+    beside: ProfileData
+    measured_s: float
+
+    def predict(self, latency_s: float, busy_s: float) -> float:
+        """Seconds of a round trip if a move took this."""
+        link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
+        return _expect(self.plan, Profile(_with_link(self.beside, link))).round_trip_time_s
+
+
+def _move(
     setting: Setting,
     model: Model,
     data: ProfileData,
-    calibrators: dict[int, Calibrator],
+    calibrator: Calibrator,
     cores: Sequence[int],
     rounds: int,
-) -> LinkFit:
-    """A move between two processes, from the fewest and the most rows."""
-    sizes, moves = [], []
-    for rows in (min(calibrators), max(calibrators)):
-        calibrator, plans, beside, measured_s = calibrators[rows], {}, {}, {}
-        for microbatches in (SERIAL, SATURATED):
-            plan = plans[microbatches] = _moving(setting, model, rows, microbatches)
-            measured_s[microbatches] = float(
-                typical(_alternate(model, plan, calibrator, cores, rounds))
-            )
-            point = calibrator.point(rounds)
-            beside[microbatches] = add_point(data, "cpu", model, rows, setting.context, point)
-
-        def predict(
-            microbatches: int,
-            latency_s: float,
-            busy_s: float,
-            plans: dict[int, Plan] = plans,
-            beside: dict[int, ProfileData] = beside,
-        ) -> float:
-            link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
-            profile = Profile(_with_link(beside[microbatches], link))
-            return _expect(plans[microbatches], profile).round_trip_time_s
-
-        interfaces = build_schedule(plans[SERIAL], model.config).interfaces
-        moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
-        sizes.append(rows * moved / len(interfaces))
-        moves.append(fit_move(predict, measured_s))
-    return fit_link(sizes, moves)
+) -> tuple[float, tuple[float, float]]:
+    """Mean bytes of a move at these rows; its latency, and what it keeps each end busy."""
+    runs: dict[int, _Moving] = {}
+    for microbatches in (SERIAL, SATURATED):
+        plan = _moving(setting, model, calibrator.rows, microbatches)
+        measured_s = float(typical(_alternate(model, plan, calibrator, cores, rounds)))
+        point = calibrator.point(rounds)
+        beside = add_point(data, "cpu", model, calibrator.rows, setting.context, point)
+        runs[microbatches] = _Moving(plan=plan, beside=beside, measured_s=measured_s)
+    interfaces = build_schedule(runs[SERIAL].plan, model.config).interfaces
+    moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
+    cost = fit_move(
+        lambda microbatches, *costs: runs[microbatches].predict(*costs),
+        {microbatches: run.measured_s for microbatches, run in runs.items()},
+    )
+    return calibrator.rows * moved / len(interfaces), cost
 
 
 def _moving(setting: Setting, model: Model, rows: int, microbatches: int) -> Plan:

@@ -34,18 +34,21 @@ def fit_move(
     return latency_s, busy_s
 
 
-def fit_link(sizes: Sequence[float], moves: Sequence[tuple[float, float]]) -> LinkFit:
-    """Moves of two sizes, in bytes, to a link: a line through the latencies, the mean of the rest.
+def fit_link(moves: Sequence[tuple[float, tuple[float, float]]]) -> LinkFit:
+    """Moves of two sizes to a link: a line through the latencies, the mean of the busy times.
+
+    Args:
+        moves: of the smaller and the larger one: bytes, and what :func:`fit_move` found.
 
     Examples:
-        >>> link = fit_link([1e3, 2e3], [(3e-4, 1e-4), (4e-4, 2e-4)])
+        >>> link = fit_link([(1e3, (3e-4, 1e-4)), (2e3, (4e-4, 2e-4))])
         >>> f"{link.bandwidth_bytes_per_s:.0f} {link.latency_s:.4f} {link.busy_s:.5f}"
         '10000000 0.0002 0.00015'
     """
-    (small, large), ((first_s, _), (last_s, _)) = sizes, moves
+    (small, (first_s, _)), (large, (last_s, _)) = moves
     slope = max((last_s - first_s) / (large - small), 1e-12) if large > small else 1e-12
     latency_s = max(min(first_s, first_s - slope * small), 1e-6)
-    busy_s = sum(busy for _, busy in moves) / len(moves)
+    busy_s = sum(busy for _, (_, busy) in moves) / len(moves)
     return LinkFit(bandwidth_bytes_per_s=1 / slope, latency_s=latency_s, busy_s=busy_s)
 
 
