@@ -14,13 +14,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from weavejax.measure.calibrate import Calibrator
+from weavejax.measure.calibrate import Calibrator, Point
 from weavejax.measure.expectation import Expectation, expect
 from weavejax.measure.link_fit import SATURATED, SERIAL, fit_link, fit_move
 from weavejax.measure.machine import BETWEEN_PROCESSES
@@ -122,90 +124,99 @@ def measure_clustered(
     """
     cases = [case for case in setting.cases if case.groups <= len(cores)]
     plans = [case.plan(model.config, setting.context) for case in cases]
-    calibrators: dict[int, Calibrator] = {}
-    weights: list[Weights] = []
-    for rows in sorted({plan.microbatch_rows for plan in plans}):
-        calibrators[rows] = make_calibrator(
-            model,
-            Parallelism(),
-            rows,
-            setting.context,
-            device="cpu",
-            dtype="float32",
-            weights=weights,
-        )
-        weights = calibrators[rows].weights
+    calibrators = _calibrators(setting, model, {plan.microbatch_rows for plan in plans})
     title = f"{setting.model} at {setting.context}"
-    moves = []
+    moving = []
     for done, rows in enumerate((min(calibrators), max(calibrators))):
         progress(f"{title}, moves", done, 2)
-        moves.append(_move(setting, model, data, calibrators[rows], cores, rounds))
+        for microbatches in (SERIAL, SATURATED):
+            plan = _moving(setting, model, rows, microbatches)
+            moving.append(_alternate(model, plan, calibrators[rows], cores, rounds))
     progress(f"{title}, moves", 2, 2)
-    data = _with_link(data, fit_link(moves))
-    found = []
-    for done, (case, plan) in enumerate(zip(cases, plans, strict=True)):
+    judged = []
+    for done, plan in enumerate(plans):
         progress(title, done, len(plans))
-        rows, calibrator = plan.microbatch_rows, calibrators[plan.microbatch_rows]
-        times = _alternate(model, plan, calibrator, cores, rounds)
-        beside = add_point(data, "cpu", model, rows, setting.context, calibrator.point(rounds))
-        found.append(_row(setting, case, plan, times, Profile(beside)))
+        judged.append(_alternate(model, plan, calibrators[plan.microbatch_rows], cores, rounds))
     progress(title, len(plans), len(plans))
+    # What a stage costs beside its operators is the host's, so that all samples count for it.
+    overheads_s = [calibrator.point().stage_overhead_s for calibrator in calibrators.values()]
+    overhead_s = statistics.median(overheads_s)
+
+    def beside(known: ProfileData, run: _Run) -> ProfileData:
+        rows = run.plan.microbatch_rows
+        point = dataclasses.replace(run.point, stage_overhead_s=overhead_s)
+        return add_point(known, "cpu", model, rows, setting.context, point)
+
+    sizes = (moving[:2], moving[2:])
+    link = fit_link([_move(model, runs, partial(beside, data)) for runs in sizes])
+    data = _with_link(data, link)
+    found = [
+        _row(setting, case, run, Profile(beside(data, run)))
+        for case, run in zip(cases, judged, strict=True)
+    ]
     for rows, calibrator in calibrators.items():
         data = add_point(data, "cpu", model, rows, setting.context, calibrator.point())
     return found, data
 
 
+def _calibrators(setting: Setting, model: Model, rows: set[int]) -> dict[int, Calibrator]:
+    """One for every number of rows, fewest first; they share the weights."""
+    found: dict[int, Calibrator] = {}
+    weights: list[Weights] = []
+    for count in sorted(rows):
+        found[count] = make_calibrator(
+            model,
+            Parallelism(),
+            count,
+            setting.context,
+            device="cpu",
+            dtype="float32",
+            weights=weights,
+        )
+        weights = found[count].weights
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A plan, its iterations, and what the operators took between them."""
+
+    plan: Plan
+    times_s: Sequence[float]
+    point: Point
+
+
 def _alternate(
     model: Model, plan: Plan, calibrator: Calibrator, cores: Sequence[int], rounds: int
-) -> list[float]:
+) -> _Run:
     run = ClusterRun(model, plan, cores)
     try:
         for _ in range(rounds):
             calibrator.sample(1)
             run.sample()
-        return run.round_trips_s
     finally:
         run.close()
         gc.collect()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Moving:
-    """A plan that moves often: what it took, and the operators timed beside it."""
-
-    plan: Plan
-    beside: ProfileData
-    measured_s: float
-
-    def predict(self, latency_s: float, busy_s: float) -> float:
-        """Seconds of a round trip if a move took this."""
-        link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
-        return _expect(self.plan, Profile(_with_link(self.beside, link))).round_trip_time_s
+    return _Run(plan=plan, times_s=run.round_trips_s, point=calibrator.point(rounds))
 
 
 def _move(
-    setting: Setting,
-    model: Model,
-    data: ProfileData,
-    calibrator: Calibrator,
-    cores: Sequence[int],
-    rounds: int,
+    model: Model, runs: Sequence[_Run], beside: Callable[[_Run], ProfileData]
 ) -> tuple[float, tuple[float, float]]:
     """Mean bytes of a move at these rows; its latency, and what it keeps each end busy."""
-    runs: dict[int, _Moving] = {}
-    for microbatches in (SERIAL, SATURATED):
-        plan = _moving(setting, model, calibrator.rows, microbatches)
-        measured_s = float(typical(_alternate(model, plan, calibrator, cores, rounds)))
-        point = calibrator.point(rounds)
-        beside = add_point(data, "cpu", model, calibrator.rows, setting.context, point)
-        runs[microbatches] = _Moving(plan=plan, beside=beside, measured_s=measured_s)
-    interfaces = build_schedule(runs[SERIAL].plan, model.config).interfaces
+    plans = {run.plan.microbatches: run.plan for run in runs}
+    data = {run.plan.microbatches: beside(run) for run in runs}
+
+    def predict(microbatches: int, latency_s: float, busy_s: float) -> float:
+        link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
+        profile = Profile(_with_link(data[microbatches], link))
+        return _expect(plans[microbatches], profile).round_trip_time_s
+
+    measured_s = {run.plan.microbatches: float(typical(run.times_s)) for run in runs}
+    interfaces = build_schedule(plans[SERIAL], model.config).interfaces
     moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
-    cost = fit_move(
-        lambda microbatches, *costs: runs[microbatches].predict(*costs),
-        {microbatches: run.measured_s for microbatches, run in runs.items()},
-    )
-    return calibrator.rows * moved / len(interfaces), cost
+    size = plans[SERIAL].microbatch_rows * moved / len(interfaces)
+    return size, fit_move(predict, measured_s)
 
 
 def _moving(setting: Setting, model: Model, rows: int, microbatches: int) -> Plan:
@@ -225,16 +236,15 @@ def _expect(plan: Plan, profile: Profile) -> Expectation:
     return expect(plan, profile, shared=False, link=BETWEEN_PROCESSES)
 
 
-def _row(setting: Setting, case: Case, plan: Plan, times: Sequence[float], profile: Profile) -> Row:
-    expected = _expect(plan, profile)
-    low, middle, high = np.percentile(times, (25, 50, 75))
+def _row(setting: Setting, case: Case, run: _Run, profile: Profile) -> Row:
+    low, middle, high = np.percentile(run.times_s, (25, 50, 75))
     return Row(
         model=setting.model,
         context=setting.context,
         plan=case.name,
-        microbatches=plan.microbatches,
-        predicted_s=expected.round_trip_time_s,
-        measured_s=float(typical(times)),
+        microbatches=run.plan.microbatches,
+        predicted_s=_expect(run.plan, profile).round_trip_time_s,
+        measured_s=float(typical(run.times_s)),
         spread=float((high - low) / middle),
         trace_overhead=None,
     )
