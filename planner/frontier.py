@@ -22,8 +22,8 @@ def keep_undominated(  # pragma: no cover - compiled
     """Clear dominated points from ``fits``.
 
     Args:
-        stage_counts: ``[S, classes + 1]`` distinct stages of the owner.
-        class_s: ``[P, classes + 1]`` seconds of each class.
+        stage_counts: ``[S, classes + 2]`` distinct stages of the owner.
+        class_s: ``[P, classes + 2]`` seconds of each class.
         device_index, ways, replicas: ``[P]``.
         tolerance_s: a later point must save more work than this to dominate an earlier one, so
             that near-ties are left to the search's stable order.

@@ -23,8 +23,8 @@ class LatencyProfile(Protocol):
 
     A profile may also have
 
-    * ``stage_overhead_s``, fixed seconds added to every stage execution, or
-      ``stage_overheads_s``, the same by device;
+    * ``stage_overhead_s``, fixed seconds added to every stage that runs as a program of its own,
+      or ``stage_overheads_s``, the same by device;
     * ``with_devices``, which makes a cluster's own device types known to it;
     * ``with_microbatches``, which answers for the mean of that many executions in a row;
     * ``element_bytes``, the width of weights and activations (2 without it).
@@ -64,17 +64,17 @@ def with_microbatches(profile: LatencyProfile, microbatches: int) -> LatencyProf
 
 
 def by_microbatches(
-    profile: LatencyProfile, most: int, ask: Callable[[LatencyProfile], Answer]
+    profile: LatencyProfile, most: int, ask: Callable[[LatencyProfile, int], Answer]
 ) -> dict[int, Answer]:
     """``ask`` of every number of microbatches up to ``most``, once for those that are the same."""
     found: dict[int, Answer] = {}
-    asked: list[tuple[LatencyProfile, Answer]] = []
+    asked: list[tuple[LatencyProfile, bool, Answer]] = []
     for count in range(1, most + 1):
-        view = with_microbatches(profile, count)
-        known = [answer for other, answer in asked if other is view]
+        view, several = with_microbatches(profile, count), count > 1
+        known = [answer for other, more, answer in asked if other is view and more == several]
         if not known:
-            known = [ask(view)]
-            asked.append((view, known[0]))
+            known = [ask(view, count)]
+            asked.append((view, several, known[0]))
         found[count] = known[0]
     return found
 
@@ -95,17 +95,20 @@ def class_times_s(
     group: DeviceGroup,
     rows: Sequence[int],
     context: int,
+    microbatches: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Seconds of every operator class and of one stage execution, and the sources of the first.
+    """Seconds of every operator class and of a program, and the sources of the first.
 
     Returns:
-        ``[classes + 1, rows]`` seconds, the last line the fixed overhead of a stage, and
-        ``[classes, rows]`` source codes.
+        ``[classes + 2, rows]`` seconds, the last two lines what a program costs beside its
+        operators, always and where there are several microbatches; and ``[classes, rows]`` source
+        codes.
     """
     batches = np.asarray(rows, dtype=np.int64)
     answers = [
         profile.operator_times_s(op, group, batches, context) for op in table.representatives
     ]
     overhead = np.full(len(batches), _stage_overhead_s(profile, group.device))
-    times = np.stack([*(time_s for time_s, _ in answers), overhead])
+    several = overhead if microbatches > 1 else np.zeros_like(overhead)
+    times = np.stack([*(time_s for time_s, _ in answers), overhead, several])
     return times, np.stack([code for _, code in answers])

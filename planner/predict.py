@@ -115,6 +115,7 @@ class Predictor:
                 group,
                 [group.resident_batch // plan.microbatches],
                 plan.workload.context,
+                plan.microbatches,
             )
             for group in plan.groups
         ]
@@ -200,9 +201,10 @@ class Predictor:
             self.schedule.occurrences, self.schedule.operators, strict=True
         ):
             index, owner = occurrence.index, occurrence.owner
-            by_class_s, codes = self.by_class_s[index, :-1], self.codes[owner]
+            codes = self.codes[owner]
+            by_class_s = self.by_class_s[index, : len(codes)]
             time_s = self.compute_s[index]
-            weakest = int(codes[self.facts.stage_counts[index, :-1] > 0].max())
+            weakest = int(codes[self.facts.stage_counts[index, : len(codes)] > 0].max())
             measured_s = float(by_class_s[codes == MEASURED].sum())
             stages.append(
                 StagePrediction(

@@ -165,7 +165,7 @@ class OwnerPoints:
     limit_bytes: Array
     """Memory of one replica less the reserve."""
     class_s: Array
-    """``[points, classes + 1]`` seconds of each operator class for one microbatch."""
+    """``[points, classes + 2]`` seconds of operator classes and programs, for one microbatch."""
     link_s_per_byte: Array
     """``[points, 2]`` seconds per byte of a row at this end: inside a node, between nodes."""
     link_latency_s: Array
@@ -217,7 +217,7 @@ def build_space(
     times = by_microbatches(
         profile,
         limits.max_microbatches,
-        lambda view: _option_times(view, table, options, rows, context),
+        lambda view, micro: _option_times(view, table, options, rows, context, micro),
     )
     return Space(
         config=config,
@@ -259,16 +259,18 @@ def _option_times(
     options: Sequence[GroupOption],
     rows: Sequence[int],
     context: int,
+    microbatches: int,
 ) -> Array:
-    """``[options, rows, classes + 1]`` seconds; NaN where an option cannot cut that many rows."""
-    times = np.full((len(options), len(rows), table.num_classes + 1), np.nan)
+    """``[options, rows, classes + 2]`` seconds; NaN where an option cannot cut that many rows."""
+    times = np.full((len(options), len(rows), table.num_classes + 2), np.nan)
     for index, option in enumerate(options):
         ways = option.parallelism.attention_data_parallel
         usable = [i for i, count in enumerate(rows) if count % ways == 0]
         if usable:
             group = option.group(1, ways)
             counts = [rows[i] for i in usable]
-            times[index, usable] = class_times_s(profile, table, group, counts, context)[0].T
+            answer, _ = class_times_s(profile, table, group, counts, context, microbatches)
+            times[index, usable] = answer.T
     return times
 
 

@@ -7,19 +7,26 @@ a product of counts and the class's times. Stage occurrences and interfaces are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weavejax.merging import merge_occurrences
 from weavejax.models.config import ModelConfig
 from weavejax.models.costs import interface_bytes
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec
 from weavejax.plan import Template
 from weavejax.planner.memory import DTYPE_BYTES, widest_interfaces
-from weavejax.schedule import boundary_interfaces, occurrence_operators, stage_occurrences
+from weavejax.schedule import (
+    StageOccurrence,
+    boundary_interfaces,
+    occurrence_operators,
+    stage_occurrences,
+)
 
 Counts = NDArray[np.int64]
 
@@ -67,16 +74,20 @@ def operator_table(config: ModelConfig, dtype_bytes: int = DTYPE_BYTES) -> Opera
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TemplateFacts:
-    """Stage occurrences of a template as numbers; the last column counts stage executions."""
+    """Stage occurrences of a template as numbers.
+
+    The last two columns count program executions: those there always are, and those that one
+    microbatch spares (:mod:`weavejax.merging`).
+    """
 
     template: Template
     groups: int
     owners: NDArray[np.int64]
     """``[N]`` group of each stage occurrence."""
     stage_counts: Counts
-    """``[N, classes + 1]`` operators of each class in each occurrence."""
+    """``[N, classes + 2]`` operators of each class in each occurrence, and programs."""
     owner_counts: Counts
-    """``[groups, classes + 1]`` the same, summed by owner."""
+    """``[groups, classes + 2]`` the same, summed by owner."""
     pair_moves: Counts
     """``[groups, groups]`` boundaries from one group to another, the last one included."""
     least_pair_bytes: Counts
@@ -106,15 +117,21 @@ def template_facts(
     Examples:
         >>> from weavejax.models import preset_config
         >>> facts = template_facts(preset_config("llama-3.1-8b"), Template(cuts=(3,)), 2)
-        >>> len(facts.owners), facts.crossings, facts.owner_counts[:, -1].tolist()
-        (64, 64, [32, 32])
+        >>> len(facts.owners), facts.crossings, facts.owner_counts[:, -2:].tolist()
+        (64, 64, [[32, 0], [32, 0]])
+        >>> template_facts(preset_config("llama-3.1-8b"), Template(), 1).owner_counts[:, -2:]
+        array([[ 7, 25]])
     """
     table = operator_table(config, dtype_bytes)
     stages = stage_occurrences(template, config.num_layers, groups)
     starts = [0 if s.embed else s.start + 1 for s in stages]
     stops = [len(table.operators) if s.head else s.stop + 1 for s in stages]
-    counts = np.ones((len(stages), table.num_classes + 1), dtype=np.int64)
-    counts[:, :-1] = table.cumulative[stops] - table.cumulative[starts]
+    counts = np.zeros((len(stages), table.num_classes + 2), dtype=np.int64)
+    counts[:, : table.num_classes] = table.cumulative[stops] - table.cumulative[starts]
+    several, one = (
+        _program_starts(stages, template.num_operators, microbatches) for microbatches in (2, 1)
+    )
+    counts[:, -2], counts[:, -1] = one, several - one
     owners = np.array([stage.owner for stage in stages], dtype=np.int64)
     by_owner = np.zeros((groups, counts.shape[1]), dtype=np.int64)
     np.add.at(by_owner, owners, counts)
@@ -162,6 +179,15 @@ def template_traffic(
         pair_bytes=_by_pair(source, groups, sizes),
         buffer_bytes_per_row=np.array(buffers, dtype=np.int64),
     )
+
+
+def _program_starts(
+    stages: Sequence[StageOccurrence], block_operators: int, microbatches: int
+) -> Counts:
+    """``[N]`` 1 where a program begins."""
+    starts = np.zeros(len(stages), dtype=np.int64)
+    starts[[part[0].index for part in merge_occurrences(stages, block_operators, microbatches)]] = 1
+    return starts
 
 
 def _by_pair(owners: NDArray[np.int64], groups: int, values: NDArray[np.int64]) -> Counts:

@@ -22,7 +22,7 @@ class TemplateSet:
     groups: int
     facts: tuple[TemplateFacts, ...]
     counts: Array
-    """``[T, K, classes + 1]`` operators of each class an owner runs, and its stage executions."""
+    """``[T, K, classes + 2]`` operators of each class an owner runs, and its programs."""
     weight_bytes: Array
     """``[T, K, H]``"""
     slot_bytes: Array
@@ -42,10 +42,9 @@ def build_template_set(space: Space, groups: int, templates: Sequence[Template])
     """Lay every template over the model and sum what its owners store."""
     width = space.table.dtype_bytes
     facts = tuple(template_facts(space.config, template, groups, width) for template in templates)
-    columns = space.table.num_classes + 1
     counts = np.array([f.owner_counts for f in facts], dtype=np.float64)
-    counts = counts.reshape(len(facts), groups, columns)
-    operators = counts[:, :, :-1]
+    counts = counts.reshape(len(facts), groups, -1)
+    operators = counts[:, :, : space.table.num_classes]
     owned = operators > 0
     costs = space.costs
     both_ends = owned[:, :, 0] & owned[:, :, -1]  # embed is the first class, head the last

@@ -132,8 +132,8 @@ def test_bindings_cover_the_schedule_and_write_only_what_is_used(case):
 
 
 def test_one_groups_consecutive_stages_become_one_program():
-    def spans(template, groups):
-        _, bindings = bind(architecture("llama-3.1-8b", 12), template, groups)
+    def spans(template, groups, microbatches=1):
+        _, bindings = bind(architecture("llama-3.1-8b", 12), template, groups, microbatches)
         return [(binding.index, binding.last) for binding in bindings]
 
     # Whole blocks join, as many as have twenty operators: five layers, two blocks of two layers.
@@ -142,6 +142,9 @@ def test_one_groups_consecutive_stages_become_one_program():
     # A longer block is one program.
     assert spans(Template(cuts=(3,), layers=6), 1) == [(0, 1), (2, 3)]
     assert all(first == last for first, last in spans(Template(cuts=(3,)), 2))
+    # Several microbatches take turns at every block.
+    blocks = [(3 * layer, 3 * layer + 2) for layer in range(12)]
+    assert spans(Template(cuts=(1, 3)), 1, microbatches=2) == blocks
 
 
 def test_operators_carry_the_shapes_of_their_groups_parallelism():

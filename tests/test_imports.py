@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "weavejax.runtime",
             "weavejax.runtime.*",
             "weavejax.schedule",
+            "weavejax.merging",
             "weavejax.sequence",
             "weavejax.slots",
             "weavejax.theory",

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from serving import group, make_plan, nine_heads, tiny_model
 
 from weavejax.cli.accuracy import table
-from weavejax.measure import calibrate, profiling, suite
+from weavejax.measure import profiling, suite
 from weavejax.measure.accuracy import measure_accuracy
-from weavejax.measure.calibrate import MICROBATCHES, WINDOWS
 from weavejax.measure.clustered import OneCoreLauncher
 from weavejax.measure.expectation import expect, sequential_spans
 from weavejax.measure.machine import IN_PROCESS, pin_cores, profile_cluster
@@ -43,7 +42,7 @@ MODELS = ("llama-3.1-8b", "qwen3-0.6b", "gemma-3-27b", "qwen3-next-80b-a3b", "gp
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("length", WINDOWS)
+@pytest.mark.parametrize("length", [1, 2, 4, 20])
 def test_windows_run_every_operator_once_and_read_what_was_written(name, length):
     config = tiny_model(name).config
     windows = bind_windows(config, Parallelism(), length, base=7)
@@ -57,39 +56,6 @@ def test_windows_run_every_operator_once_and_read_what_was_written(name, length)
         held -= set(window.forgets)
     assert held == {operator_sequence(config)[-1].inputs[0].name}
     assert windows[0].embed is not None and windows[-1].head is not None
-
-
-# -- from samples to times -----------------------------------------------------------------------
-
-
-@given(
-    st.floats(1e-6, 1e-3),
-    st.floats(0, 1e-3),
-    st.lists(st.floats(1e-3, 1e-2), min_size=4, max_size=4),
-    st.floats(0.5, 1.0),
-)
-@settings(max_examples=40)
-def test_samples_of_a_machine_without_noise_give_its_times_back(overhead, waiting, own, warm):
-    layers, keys = 6, ["in", "core", "out", "ffn"]
-    counts = [MICROBATCHES * -(-4 * layers // length) for length in WINDOWS]
-    both = np.array([1.0, warm])
-    stages = np.array([own[place % 4] for place in range(4 * layers)])[:, None] * both
-    embed, head = 0.5 * own[0] * both, 5 * own[3] * both
-    total = stages.sum() + embed.sum() + head.sum()
-    samples = calibrate._Samples()
-    samples.walk_s = [[total + overhead * count] * 3 for count in counts]
-    steps = np.concatenate([stages + overhead, head[None]]) + waiting
-    steps[0] += embed
-    samples.steps_s = [steps] * 3
-    point = calibrate._solve(samples, counts, keys * layers, ("embed", "head"))
-    assert point.stage_overhead_s == pytest.approx(overhead, rel=1e-6, abs=1e-9)
-    assert point.residual < 1e-6
-    for key, seconds in zip(keys, own, strict=True):
-        assert point.time_s[key] == pytest.approx(tuple(seconds * both + overhead), rel=0.2)
-    # whatever is attributed to whom, a walk of single operators takes what it took
-    attributed = sum(layers * sum(point.time_s[key]) for key in keys)
-    attributed += sum(point.time_s["embed"]) + sum(point.time_s["head"])
-    assert attributed == pytest.approx(samples.walk_s[0][0], rel=1e-3)
 
 
 def test_every_walk_computes_the_model():

@@ -7,6 +7,7 @@ import math
 import pytest
 from planner_fakes import problem
 
+from weavejax.merging import merge_occurrences
 from weavejax.plan import DeviceGroup, ModelRef, Plan, Template, Workload
 from weavejax.planner.api import search
 from weavejax.planner.candidates import significant
@@ -133,7 +134,11 @@ class LaidTemplate:
             key = ("compute", i, group, plan.microbatches)
             if key not in self.known:
                 rows = [group.resident_batch // plan.microbatches]
-                self.known[key] = self.profile.stage_overhead_s + sum(
+                programs = merge_occurrences(
+                    self.schedule.occurrences, self.template.num_operators, plan.microbatches
+                )
+                begins = i in {part[0].index for part in programs}
+                self.known[key] = begins * self.profile.stage_overhead_s + sum(
                     float(self.profile.operator_times_s(op, group, rows, self.context)[0][0])
                     for op in self.schedule.operators[i]
                 )

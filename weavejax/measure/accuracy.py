@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weavejax.measure.calibrate import Calibrator
 from weavejax.measure.clustered import measure_clustered
 from weavejax.measure.expectation import expect
 from weavejax.measure.profiling import add_point, make_calibrator, start_profile
@@ -135,15 +136,19 @@ def _measure_setting(
         plan = case.plan(model.config, setting.context)
         runs.append(PlanRun(Executor(model, plan, oversubscribe=True, chunks=(8,))))
     weights: list[Weights] = []
-    calibrators = {}
-    for count in sorted({run.plan.microbatch_rows for run in runs}):
-        calibrator = calibrators[count] = make_calibrator(
+    calibrators: dict[int, Calibrator] = {}
+    for run in runs:
+        microbatches = run.plan.microbatches
+        if microbatches in calibrators:
+            continue
+        calibrator = calibrators[microbatches] = make_calibrator(
             model,
             Parallelism(),
-            count,
+            run.plan.microbatch_rows,
             setting.context,
             device="cpu",
             dtype="float32",
+            microbatches=microbatches,
             weights=weights,
         )
         weights = calibrator.weights
@@ -156,13 +161,19 @@ def _measure_setting(
             run.sample(2)
             run.sample(2, traced=True)
     progress(title, rounds, rounds)
-    for count, calibrator in calibrators.items():
-        data = add_point(data, "cpu", model, count, setting.context, calibrator.point())
-    profile = Profile(data)
-    return [
-        _row(setting, case.name, run, profile)
+
+    def with_point(known: ProfileData, microbatches: int) -> ProfileData:
+        calibrator = calibrators[microbatches]
+        rows, context = calibrator.rows, setting.context
+        return add_point(known, "cpu", model, rows, context, calibrator.point())
+
+    rows = [
+        _row(setting, case.name, run, Profile(with_point(data, run.plan.microbatches)))
         for case, run in zip(setting.cases, runs, strict=True)
-    ], data
+    ]
+    for microbatches in calibrators:
+        data = with_point(data, microbatches)
+    return rows, data
 
 
 def _row(setting: Setting, name: str, run: PlanRun, profile: Profile) -> Row:

@@ -22,8 +22,6 @@ from weavejax.runtime.stage import StageShape
 from weavejax.runtime.transport import InProcessTransport, Move
 from weavejax.schedule import boundary_interfaces
 
-MICROBATCHES = 2
-
 
 class Alternating:
     """A walk over single operators that changes the device after each.
@@ -33,6 +31,7 @@ class Alternating:
         singles: its operators as windows of one.
         runners: of two devices; the first runs even windows, the second odd ones.
         shape: of the decode pass.
+        microbatches: that follow each other.
     """
 
     def __init__(
@@ -41,6 +40,7 @@ class Alternating:
         singles: Sequence[StageBinding],
         runners: Sequence[GroupRunner],
         shape: StageShape,
+        microbatches: int,
     ) -> None:
         self.runners = runners
         embed, *layers, head = operator_sequence(config)
@@ -51,14 +51,14 @@ class Alternating:
         self.moved_bytes = 0
         self.calls: list[Callable[[], Any]] = []
         for place, window in enumerate(singles):
-            for microbatch in range(MICROBATCHES):
+            for microbatch in range(microbatches):
                 self.calls.append(runners[place % 2].bind_run(window, microbatch, shape))
                 if place + 1 < len(singles):
                     self.calls.append(self._send(interfaces[place], place % 2, microbatch, shape))
         end = (len(singles) - 1) % 2
-        self.heads = [runners[end].bind_head(m, shape) for m in range(MICROBATCHES)]
+        self.heads = [runners[end].bind_head(m, shape) for m in range(microbatches)]
         self.ids_move = self._bind((IDS,), end, 0, shape)
-        self.moves = MICROBATCHES * len(singles)
+        self.moves = microbatches * len(singles)
 
     def time_s(self, iterations: int) -> float:
         """Seconds of an iteration, after one that is not counted."""

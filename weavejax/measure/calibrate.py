@@ -3,24 +3,27 @@
 Three walks over the whole model alternate, each with every weight, cache and position of a real
 iteration: stages of one operator waited for one by one; the same without waiting; and longer
 stages without waiting. The first tells the operators apart, the second says what an operator
-costs as a stage of its own, the third what a stage costs beside its operators. Two microbatches
-follow each other through every stage, since the second may find the weights in a cache.
+costs as a stage of its own, the third what a stage costs beside its operators. Microbatches
+follow each other through every stage as in a plan, since the next one may find the weights in a
+cache: on some processors only the third one does.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from weavejax.measure.alternating import MICROBATCHES, Alternating
+from weavejax.measure.alternating import Alternating
+from weavejax.measure.point import Point, Samples, solve_point
 from weavejax.measure.typical import typical
 from weavejax.measure.windows import bind_windows
+from weavejax.merging import MERGED
 from weavejax.models.loading import Model
 from weavejax.models.sequence import operator_sequence
 from weavejax.plan import DeviceGroup
@@ -32,26 +35,9 @@ from weavejax.runtime.group import GroupRunner
 from weavejax.runtime.memory import Weights
 from weavejax.runtime.programs import shared_programs
 
-WINDOWS = (1, 2, 8)
-"""Lengths of the stages that are walked: one operator, half a layer, two layers."""
+MICROBATCHES = 2
+"""Where no plan says how many: the first is told from the next."""
 Bound = list[tuple[int, Callable[[], Sequence[Any]]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """What one grid point measured."""
-
-    time_s: dict[str, tuple[float, float]]
-    """operator key to seconds as a stage of its own: first microbatch, next microbatch"""
-    spread: dict[str, float]
-    stage_overhead_s: float
-    """what a longer stage saves for every boundary it does not have"""
-    residual: float
-    """largest relative error of a walk's time under these"""
-    move_s: float | None = None
-    """a move to another device of the process, per microbatch; None where there is no other"""
-    move_bytes: float = 0.0
-    """its mean size"""
 
 
 class Calibrator:
@@ -64,6 +50,7 @@ class Calibrator:
         rows: of a microbatch.
         context: capacity of the caches, and where every row stands.
         dtype: of weights and caches.
+        microbatches: that follow each other.
         other: devices of a second replica, to time moves to and fro.
         weights: of an earlier calibrator of the same model, parallelism and meshes.
     """
@@ -77,17 +64,19 @@ class Calibrator:
         rows: int,
         context: int,
         dtype: str,
+        microbatches: int = MICROBATCHES,
         other: Mesh | None = None,
         weights: Sequence[Weights] = (),
     ) -> None:
-        self.rows, self.context = rows, context
+        self.rows, self.context, self.microbatches = rows, context, microbatches
         cells = Cells(
-            group.attention_data_parallel, rows // group.attention_data_parallel, MICROBATCHES
+            group.attention_data_parallel, rows // group.attention_data_parallel, microbatches
         )
         config = model.config
         programs = shared_programs(config, context, dtype)
         per_length, base = [], 0
-        for length in WINDOWS:
+        lengths = walked_lengths(microbatches)
+        for length in lengths:
             per_length.append(bind_windows(config, group.parallelism, length, base=base))
             base += len(per_length[-1])
         every = [stage for stages in per_length for stage in stages]
@@ -105,13 +94,13 @@ class Calibrator:
         self.alternating = None
         if other is not None:
             shape = self.runners[0].programs.shape(1, context, prefill=False)
-            self.alternating = Alternating(config, per_length[0], self.runners, shape)
+            self.alternating = Alternating(config, per_length[0], self.runners, shape, microbatches)
         specs = {op.index: op for op in operator_sequence(config)}
         singles = per_length[0]
         self.keys = [operator_key(specs[stage.operators[0].index], group) for stage in singles]
         ends = (singles[0].embed, singles[-1].head)
         self.end_keys = [operator_key(specs[op.index], group) for op in ends if op is not None]
-        self._samples = _Samples()
+        self._samples = Samples(walk_s=[[] for _ in lengths])
 
     @property
     def weights(self) -> list[Weights]:
@@ -142,7 +131,7 @@ class Calibrator:
         """What all samples so far say, or the last few of them."""
         counts = [len(walk.body) for walk in self.walks]
         samples = self._samples.last(last)
-        point = _solve(samples, counts, self.keys, self.end_keys)
+        point = solve_point(samples, counts, self.keys, self.end_keys)
         if self.alternating is None:
             return point
         pairs = zip(samples.alternating_s, samples.walk_s[0], strict=True)
@@ -165,7 +154,7 @@ class Calibrator:
         shape = self.runner.programs.shape(1, self.context, prefill=False)
         body, heads = [], []
         for stage in stages:
-            for microbatch in range(MICROBATCHES):
+            for microbatch in range(self.microbatches):
                 call = self.runner.bind_run(stage, microbatch, shape)
                 body.append(_forgetting(call, self.runner.held[microbatch], stage.forgets))
                 if stage.head is not None:
@@ -194,13 +183,13 @@ class Calibrator:
             self.runner.held[microbatch]["ids"] = jax.block_until_ready(head()[0])
             seconds.append(time.perf_counter() - start)
             self.runner.advance(microbatch)
-        return np.array(seconds).reshape(-1, MICROBATCHES)
+        return np.array(seconds).reshape(-1, self.microbatches)
 
     def _reset(self, iterations: int) -> None:
         """Every row active, so that the last of the iterations fills the context."""
         ones = np.ones(self.rows, np.int32)
         start = ones * max(0, self.context - iterations - 1)
-        for microbatch in range(MICROBATCHES):
+        for microbatch in range(self.microbatches):
             for runner in self.runners:
                 runner.set_rows(microbatch, start, ones, greedy_rows(self.rows))
 
@@ -212,21 +201,14 @@ class _Walk:
     heads: list[Callable[[], Sequence[Any]]]
 
 
-@dataclass
-class _Samples:
-    walk_s: list[list[float]] = field(default_factory=lambda: [[] for _ in WINDOWS])
-    steps_s: list[np.ndarray] = field(default_factory=list)
-    alternating_s: list[float] = field(default_factory=list)
+def walked_lengths(microbatches: int) -> tuple[int, ...]:
+    """Operators of the stages that are walked: as long as programs of plans get.
 
-    def last(self, count: int | None) -> _Samples:
-        """The last samples of every kind."""
-        if count is None:
-            return self
-        return _Samples(
-            walk_s=[times[-count:] for times in self.walk_s],
-            steps_s=self.steps_s[-count:],
-            alternating_s=self.alternating_s[-count:],
-        )
+    Examples:
+        >>> walked_lengths(1), walked_lengths(4)
+        ((1, 4, 20), (1, 2, 4))
+    """
+    return (1, 4, MERGED) if microbatches == 1 else (1, 2, 4)
 
 
 def _forgetting(
@@ -241,43 +223,3 @@ def _forgetting(
         return results
 
     return run
-
-
-def _solve(
-    samples: _Samples, counts: Sequence[int], keys: Sequence[str], end_keys: Sequence[str]
-) -> Point:
-    """Typical samples to seconds per operator and per stage.
-
-    With ``n`` stages a walk takes ``a + n * overhead``: a line through the lengths of
-    :data:`WINDOWS`. Waiting for every call costs the same for each, and that is taken off again.
-    """
-    walk_s = np.array([typical(times) for times in samples.walk_s])
-    stages = np.array(counts, dtype=float)
-    slope, _ = np.polyfit(stages, walk_s, 1)
-    overhead = max(float(slope), 0.0)
-    every = np.array(samples.steps_s)  # [samples, stages + 1, microbatches]
-    waiting = (typical(every.sum((1, 2))) - walk_s[0]) / every[0].size
-    embed_key, head_key = end_keys
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    time_s, spread = {}, {}
-    for key, where in places.items():
-        inner = [place for place in where if place > 0] or where  # the first call embeds too
-        by_sample = every[:, inner].mean(1)
-        mean = typical(by_sample) - waiting
-        time_s[key] = tuple(float(max(value, 1e-9)) for value in mean)
-        low, middle, high = np.percentile(by_sample.mean(1), (25, 50, 75))
-        spread[key] = float((high - low) / middle)
-    embed = typical(every[:, 0]) - waiting - np.array(time_s[keys[0]])
-    head = typical(every[:, -1]) - waiting
-    for key, values in ((embed_key, embed), (head_key, head)):
-        time_s[key] = tuple(float(max(value, 1e-9)) for value in values)
-        spread[key] = spread[keys[0]]
-    line = walk_s[0] + overhead * (stages - stages[0])
-    return Point(
-        time_s=time_s,
-        spread=spread,
-        stage_overhead_s=overhead,
-        residual=float(np.abs(line / walk_s - 1).max()),
-    )

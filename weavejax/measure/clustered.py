@@ -1,33 +1,33 @@
 """Plans whose groups are processes, each on a core of its own: stages and moves truly overlap.
 
-Operators are timed in this process on one core, alternately with the plan that runs, and a plan is
-predicted from the samples taken beside it: a machine that others use changes its speed within
-seconds. A move is timed inside the iterations of a plan
-that computes the projections before attention in one process and the rest in another, which is
-not among those that are judged: with one microbatch nothing overlaps, and what the iteration takes
-beside its operators is latency; with four one process always computes, and what it takes beside
-them is what moves keep it busy.
+Plans of as many microbatches run in turns with each other and with the operators, which are timed
+in this process on one core with as many microbatches: a machine that others use changes its speed
+within seconds. Among them are two plans that are not judged; what moves cost is taken from them.
+With one microbatch nothing overlaps, and what their iterations take beside their operators is
+latency; with several, the busier process computes most of the time, and what it takes beside its
+operators is what moves keep it busy.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import operator
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from weavejax.measure.calibrate import Calibrator, Point
 from weavejax.measure.expectation import Expectation, expect
-from weavejax.measure.link_fit import SATURATED, SERIAL, fit_link, fit_move
+from weavejax.measure.link_fit import SATURATED, SERIAL, fit_bandwidth, fit_link
 from weavejax.measure.machine import BETWEEN_PROCESSES
+from weavejax.measure.point import Point
 from weavejax.measure.profiling import add_point, make_calibrator
-from weavejax.measure.suite import Case, Row, Setting
+from weavejax.measure.suite import BATCH, Case, Row, Setting
 from weavejax.measure.typical import typical
 from weavejax.models.costs import interface_bytes
 from weavejax.models.loading import Model
@@ -42,8 +42,9 @@ from weavejax.workers.launch import LocalLauncher, Place
 from weavejax.workers.share import WorkerName
 
 Progress = Callable[[str, int, int], None]
-MOVING = Template(cuts=(1,))
-"""Two moves a layer, as the plans have that are judged."""
+MOVING = {"moving in | rest": Template(cuts=(1,)), "moving halves": Template(cuts=(2,), offset=1)}
+"""Two moves a layer, as the plans have that are judged: between a short and a long stage, and
+between two of two operators."""
 
 
 class OneCoreLauncher(LocalLauncher):
@@ -72,6 +73,8 @@ class ClusterRun:
     def __init__(self, model: Model, plan: Plan, cores: Sequence[int]) -> None:
         self.plan = plan
         self.round_trips_s: list[float] = []
+        owners = build_schedule(plan, model.config).owners
+        self._moves = sum(map(operator.ne, owners, (*owners[1:], owners[0])))
         mine = os.sched_getaffinity(0)
         os.sched_setaffinity(0, set(cores))  # what the launcher may deal out
         try:
@@ -98,6 +101,11 @@ class ClusterRun:
         np.asarray(before[count - 1][0])
         self.round_trips_s.append((time.perf_counter() - start_s) / iterations)
 
+    def time_moves(self) -> float:
+        """Seconds of a move while nothing computes: the mean over one pass."""
+        times = self.executor.time_apart("moves", self.plan.workload.context)
+        return float(np.mean(list(times.values()))) / self._moves
+
     def close(self) -> None:
         """End the processes."""
         self.executor.close()
@@ -119,111 +127,112 @@ def measure_clustered(
         model: the setting's.
         data: the profile so far.
         cores: one for each group; this process should be confined to one of them.
-        rounds: alternations of operators and each plan.
+        rounds: turns of operators and plans.
         progress: called with (what, done, total).
     """
     cases = [case for case in setting.cases if case.groups <= len(cores)]
-    plans = [case.plan(model.config, setting.context) for case in cases]
-    calibrators = _calibrators(setting, model, {plan.microbatch_rows for plan in plans})
-    title = f"{setting.model} at {setting.context}"
-    moving = []
-    for done, rows in enumerate((min(calibrators), max(calibrators))):
-        progress(f"{title}, moves", done, 2)
-        for microbatches in (SERIAL, SATURATED):
-            plan = _moving(setting, model, rows, microbatches)
-            moving.append(_alternate(model, plan, calibrators[rows], cores, rounds))
-    progress(f"{title}, moves", 2, 2)
-    judged = []
-    for done, plan in enumerate(plans):
-        progress(title, done, len(plans))
-        judged.append(_alternate(model, plan, calibrators[plan.microbatch_rows], cores, rounds))
-    progress(title, len(plans), len(plans))
-    # What a stage costs beside its operators is the host's, so that all samples count for it.
-    overheads_s = [calibrator.point().stage_overhead_s for calibrator in calibrators.values()]
-    overhead_s = statistics.median(overheads_s)
-
-    def beside(known: ProfileData, run: _Run) -> ProfileData:
-        rows = run.plan.microbatch_rows
-        point = dataclasses.replace(run.point, stage_overhead_s=overhead_s)
-        return add_point(known, "cpu", model, rows, setting.context, point)
-
-    sizes = (moving[:2], moving[2:])
-    link = fit_link([_move(model, runs, partial(beside, data)) for runs in sizes])
-    data = _with_link(data, link)
-    found = [
-        _row(setting, case, run, Profile(beside(data, run)))
-        for case, run in zip(cases, judged, strict=True)
-    ]
-    for rows, calibrator in calibrators.items():
-        data = add_point(data, "cpu", model, rows, setting.context, calibrator.point())
-    return found, data
-
-
-def _calibrators(setting: Setting, model: Model, rows: set[int]) -> dict[int, Calibrator]:
-    """One for every number of rows, fewest first; they share the weights."""
-    found: dict[int, Calibrator] = {}
+    counts = sorted({case.microbatches for case in cases} | {SERIAL, SATURATED})
     weights: list[Weights] = []
-    for count in sorted(rows):
-        found[count] = make_calibrator(
-            model,
-            Parallelism(),
-            count,
-            setting.context,
-            device="cpu",
-            dtype="float32",
-            weights=weights,
+    batches: dict[int, _Batch] = {}
+    for microbatches in counts:
+        mine = [case for case in cases if case.microbatches == microbatches]
+        title = f"{setting.model} at {setting.context}, {microbatches} microbatches"
+        moving = [
+            Case(name=name, template=template, groups=2, microbatches=microbatches)
+            for name, template in MOVING.items()
+        ]
+        batches[microbatches], weights = _measure_batch(
+            setting, model, [*moving, *mine], weights, cores, rounds, partial(progress, title)
         )
-        weights = found[count].weights
-    return found
+    link = _fit(setting, model, data, batches)
+    rows = {
+        case: _row(setting, case, batches[case.microbatches], _with_link(data, link), model)
+        for case in cases
+    }
+    data = _with_link(data, link)
+    for batch in batches.values():
+        data = batch.add_to(data, model)
+    return [rows[case] for case in cases], data
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
-    """A plan, its iterations, and what the operators took between them."""
+class _Batch:
+    """Plans of as many microbatches, and what the operators took between their iterations."""
 
-    plan: Plan
-    times_s: Sequence[float]
+    plans: dict[str, Plan]
+    times_s: dict[str, Sequence[float]]
+    """round trips of every plan"""
     point: Point
+    move_s: float
+    """a move of a plan that is not judged, while nothing computes"""
+
+    def add_to(self, data: ProfileData, model: Model) -> ProfileData:
+        """The profile with what the operators took here."""
+        plan = next(iter(self.plans.values()))
+        rows, context = plan.microbatch_rows, plan.workload.context
+        return add_point(data, "cpu", model, rows, context, self.point)
 
 
-def _alternate(
-    model: Model, plan: Plan, calibrator: Calibrator, cores: Sequence[int], rounds: int
-) -> _Run:
-    run = ClusterRun(model, plan, cores)
-    try:
-        for _ in range(rounds):
+def _measure_batch(
+    setting: Setting,
+    model: Model,
+    cases: Sequence[Case],
+    weights: list[Weights],
+    cores: Sequence[int],
+    rounds: int,
+    progress: Callable[[int, int], None],
+) -> tuple[_Batch, list[Weights]]:
+    """Take turns; also the weights, for the next batch's operators."""
+    plans = {case.name: case.plan(model.config, setting.context) for case in cases}
+    microbatches = cases[0].microbatches
+    calibrator = make_calibrator(
+        model,
+        Parallelism(),
+        BATCH // microbatches,
+        setting.context,
+        device="cpu",
+        dtype="float32",
+        microbatches=microbatches,
+        weights=weights,
+    )
+    with ExitStack() as stack:
+        runs = {name: ClusterRun(model, plan, cores) for name, plan in plans.items()}
+        for run in runs.values():
+            stack.callback(run.close)
+        moves_s = []
+        for done in range(rounds):
+            progress(done, rounds)
             calibrator.sample(1)
-            run.sample()
-    finally:
-        run.close()
-        gc.collect()
-    return _Run(plan=plan, times_s=run.round_trips_s, point=calibrator.point(rounds))
+            for run in runs.values():
+                run.sample()
+            moves_s.append(runs[next(iter(MOVING))].time_moves())
+        progress(rounds, rounds)
+    gc.collect()
+    batch = _Batch(
+        plans=plans,
+        times_s={name: run.round_trips_s for name, run in runs.items()},
+        point=calibrator.point(),
+        move_s=float(typical(moves_s)),
+    )
+    return batch, calibrator.weights
 
 
-def _move(
-    model: Model, runs: Sequence[_Run], beside: Callable[[_Run], ProfileData]
-) -> tuple[float, tuple[float, float]]:
-    """Mean bytes of a move at these rows; its latency, and what it keeps each end busy."""
-    plans = {run.plan.microbatches: run.plan for run in runs}
-    data = {run.plan.microbatches: beside(run) for run in runs}
+def _fit(setting: Setting, model: Model, data: ProfileData, batches: dict[int, _Batch]) -> LinkFit:
+    plans = {(name, n): batch.plans[name] for n, batch in batches.items() for name in MOVING}
+    timed = next(iter(MOVING))
+    interfaces = build_schedule(plans[timed, SERIAL], model.config).interfaces
+    moved = sum(interface_bytes(tensors, 4) for tensors in interfaces) / len(interfaces)
+    bandwidth = fit_bandwidth(
+        {plans[timed, n].microbatch_rows * moved: batch.move_s for n, batch in batches.items()}
+    )
+    profiles = {n: batch.add_to(data, model) for n, batch in batches.items()}
 
-    def predict(microbatches: int, latency_s: float, busy_s: float) -> float:
-        link = LinkFit(bandwidth_bytes_per_s=1e15, latency_s=latency_s, busy_s=busy_s)
-        profile = Profile(_with_link(data[microbatches], link))
-        return _expect(plans[microbatches], profile).round_trip_time_s
+    def predict(which: tuple[str, int], link: LinkFit) -> float:
+        profile = Profile(_with_link(profiles[which[1]], link))
+        return _expect(plans[which], profile).round_trip_time_s
 
-    measured_s = {run.plan.microbatches: float(typical(run.times_s)) for run in runs}
-    interfaces = build_schedule(plans[SERIAL], model.config).interfaces
-    moved = sum(interface_bytes(tensors, 4) for tensors in interfaces)
-    size = plans[SERIAL].microbatch_rows * moved / len(interfaces)
-    return size, fit_move(predict, measured_s)
-
-
-def _moving(setting: Setting, model: Model, rows: int, microbatches: int) -> Plan:
-    case = Case(name="moving", template=MOVING, groups=2, microbatches=microbatches)
-    plan = case.plan(model.config, setting.context)
-    group = dataclasses.replace(plan.groups[0], resident_batch=rows * microbatches)
-    return plan.replace(groups=(group, group))
+    measured_s = {(name, n): float(typical(batches[n].times_s[name])) for name, n in plans}
+    return fit_link(predict, measured_s, bandwidth)
 
 
 def _with_link(data: ProfileData, link: LinkFit) -> ProfileData:
@@ -236,15 +245,18 @@ def _expect(plan: Plan, profile: Profile) -> Expectation:
     return expect(plan, profile, shared=False, link=BETWEEN_PROCESSES)
 
 
-def _row(setting: Setting, case: Case, run: _Run, profile: Profile) -> Row:
-    low, middle, high = np.percentile(run.times_s, (25, 50, 75))
+def _row(setting: Setting, case: Case, batch: _Batch, data: ProfileData, model: Model) -> Row:
+    """The plan from the operators timed between its own iterations."""
+    plan, times_s = batch.plans[case.name], batch.times_s[case.name]
+    low, middle, high = np.percentile(times_s, (25, 50, 75))
+    profile = Profile(batch.add_to(data, model))
     return Row(
         model=setting.model,
         context=setting.context,
         plan=case.name,
-        microbatches=run.plan.microbatches,
-        predicted_s=_expect(run.plan, profile).round_trip_time_s,
-        measured_s=float(typical(run.times_s)),
+        microbatches=plan.microbatches,
+        predicted_s=_expect(plan, profile).round_trip_time_s,
+        measured_s=float(typical(times_s)),
         spread=float((high - low) / middle),
         trace_overhead=None,
     )

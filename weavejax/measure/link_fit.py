@@ -1,61 +1,82 @@
-"""From round trips of a plan that moves often to what a move costs."""
+"""From round trips of plans that move often to what a move costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from weavejax.profiles.schema import LinkFit
 
 SERIAL, SATURATED = 1, 4
 """Microbatches with which nothing overlaps, and with which the busiest group always computes."""
-_LONGEST_S, _HALVINGS = 0.1, 50
+_LONGEST_S, _HALVINGS, _TRIED = 0.1, 50, 201
+Which = tuple[str, int]
+"""A plan and its microbatches."""
 
 
-def fit_move(
-    predict: Callable[[int, float, float], float], measured_s: Mapping[int, float]
-) -> tuple[float, float]:
-    """Latency of a move and what it keeps each end busy, in seconds.
+def fit_link(
+    predict: Callable[[Which, LinkFit], float],
+    measured_s: Mapping[Which, float],
+    bandwidth_bytes_per_s: float,
+) -> LinkFit:
+    """Latency of a move, and what it keeps each end busy.
+
+    The latency is what makes the round trips of :data:`SERIAL` microbatches right, on average over
+    their plans; the busy time makes those of more microbatches as right as one number can.
 
     Args:
-        predict: (microbatches, latency, busy) to the round trip; grows with the last two.
-        measured_s: :data:`SERIAL` and :data:`SATURATED` microbatches to the round trip.
+        predict: (plan and microbatches, link) to the round trip; grows with latency and busy time.
+        measured_s: plans and microbatches, :data:`SERIAL` and more, to the round trip.
+        bandwidth_bytes_per_s: of the link.
 
     Examples:
-        >>> def predict(microbatches, latency_s, busy_s):  # two groups, a second of stages each
-        ...     return 2 * (1 + latency_s) if microbatches == SERIAL else 4 * (1 + 2 * busy_s)
-        >>> latency_s, busy_s = fit_move(predict, {SERIAL: 2.08, SATURATED: 4.08})
-        >>> round(latency_s, 4), round(busy_s, 4)
+        >>> def predict(which, link):  # two groups, a second of stages each
+        ...     _, microbatches = which
+        ...     if microbatches == SERIAL:
+        ...         return 2 * (1 + link.latency_s)
+        ...     return microbatches * (1 + 2 * link.busy_s)
+        >>> measured_s = {("halves", 1): 2.08, ("halves", 2): 2.04, ("halves", 4): 4.08}
+        >>> link = fit_link(predict, measured_s, 1e9)
+        >>> round(link.latency_s, 4), round(link.busy_s, 4)
         (0.04, 0.01)
     """
-    latency_s = _root(lambda x: predict(SERIAL, x, 0.0) - measured_s[SERIAL], _LONGEST_S)
-    busy_s = _root(
-        lambda x: predict(SATURATED, latency_s, x) - measured_s[SATURATED], latency_s / 2
-    )
-    return latency_s, busy_s
+
+    def link(latency_s: float, busy_s: float) -> LinkFit:
+        return LinkFit(
+            bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s, busy_s=busy_s
+        )
+
+    def alone(which: Which) -> float:
+        low_s, high_s = 0.0, _LONGEST_S
+        for _ in range(_HALVINGS):
+            middle_s = (low_s + high_s) / 2
+            if predict(which, link(middle_s, 0.0)) < measured_s[which]:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return (low_s + high_s) / 2
+
+    latency_s = statistics.mean(alone(which) for which in measured_s if which[1] == SERIAL)
+
+    def misses(busy_s: float) -> float:
+        return sum(
+            (predict(which, link(latency_s, busy_s)) / seconds - 1) ** 2
+            for which, seconds in measured_s.items()
+            if which[1] != SERIAL
+        )
+
+    tried_s = np.linspace(0, latency_s / 2, _TRIED).tolist()
+    return link(latency_s, min(tried_s, key=misses))
 
 
-def fit_link(moves: Sequence[tuple[float, tuple[float, float]]]) -> LinkFit:
-    """Moves of two sizes to a link: a line through the latencies, the mean of the busy times.
-
-    Args:
-        moves: of the smaller and the larger one: bytes, and what :func:`fit_move` found.
+def fit_bandwidth(moves: Mapping[float, float]) -> float:
+    """Bytes of a move to its seconds, to bytes per second: a line, or no limit where it falls.
 
     Examples:
-        >>> link = fit_link([(1e3, (3e-4, 1e-4)), (2e3, (4e-4, 2e-4))])
-        >>> f"{link.bandwidth_bytes_per_s:.0f} {link.latency_s:.4f} {link.busy_s:.5f}"
-        '10000000 0.0002 0.00015'
+        >>> round(fit_bandwidth({1e4: 2e-5, 2e4: 3e-5, 4e4: 5e-5}))
+        1000000000
     """
-    (small, (first_s, _)), (large, (last_s, _)) = moves
-    slope = max((last_s - first_s) / (large - small), 1e-12) if large > small else 1e-12
-    latency_s = max(min(first_s, first_s - slope * small), 1e-6)
-    busy_s = sum(busy for _, (_, busy) in moves) / len(moves)
-    return LinkFit(bandwidth_bytes_per_s=1 / slope, latency_s=latency_s, busy_s=busy_s)
-
-
-def _root(grows: Callable[[float], float], stop: float) -> float:
-    """Where a function that grows from 0 to ``stop`` crosses zero, or the nearer end."""
-    low, high = 0.0, stop
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if grows(middle) < 0 else (low, middle)
-    return (low + high) / 2
+    slope, _ = np.polyfit(list(moves), list(moves.values()), 1)
+    return float(1 / max(slope, 1e-12))

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from weavejax.measure.calibrate import Calibrator, Point
+from weavejax.measure.calibrate import MICROBATCHES, Calibrator
 from weavejax.measure.machine import IN_PROCESS, describe_device, measure_link
+from weavejax.measure.point import Point
 from weavejax.meshes.submesh import MODEL, REPLICA
 from weavejax.models.loading import Model
 from weavejax.models.sequence import operator_sequence
@@ -107,6 +108,7 @@ def make_calibrator(
     *,
     device: str,
     dtype: str,
+    microbatches: int = MICROBATCHES,
     weights: Sequence[Weights] = (),
 ) -> Calibrator:
     """A calibrator on the first devices of this process.
@@ -127,7 +129,7 @@ def make_calibrator(
     ]
     group = DeviceGroup(
         device=device,
-        resident_batch=2 * rows,
+        resident_batch=microbatches * rows,
         **{field.name: getattr(cut, field.name) for field in dataclasses.fields(Parallelism)},
     )
     return Calibrator(
@@ -138,6 +140,7 @@ def make_calibrator(
         rows=rows,
         context=context,
         dtype=dtype,
+        microbatches=microbatches,
         weights=weights,
     )
 

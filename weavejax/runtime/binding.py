@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from weavejax.merging import merge_occurrences
 from weavejax.models.config import ModelConfig
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec, TensorSpec
 from weavejax.plan import Plan
-from weavejax.schedule import Schedule, StageOccurrence
-
-MERGED = 20
-"""Operators of one program at most, unless a block is longer: every program that follows another
-costs the processor a tenth of a millisecond or more, and every operator makes compiling longer."""
+from weavejax.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageBinding:
     """One stage occurrence as its group executes it, or a few that follow each other.
 
-    Consecutive occurrences of one group, which a plan of one group has, become one program: of
-    whole blocks, so that few programs serve the whole model, and of at most :data:`MERGED`
-    operators.
+    Which those are says :mod:`weavejax.merging`.
     """
 
     index: int
@@ -56,8 +50,9 @@ def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[St
     sequences = [operator_sequence(config, group.heads_ways) for group in plan.groups]
     needed_later = _last_reads(schedule)
     bindings = []
-    block = plan.template.num_operators
-    for part in _consecutive(schedule.occurrences, block * max(1, MERGED // block)):
+    for part in merge_occurrences(
+        schedule.occurrences, plan.template.num_operators, plan.microbatches
+    ):
         first, last = part[0], part[-1]
         sequence = sequences[first.owner]
         stage = [op for occurrence in part for op in schedule.operators[occurrence.index]]
@@ -90,24 +85,6 @@ def bind_stages(plan: Plan, config: ModelConfig, schedule: Schedule) -> tuple[St
             )
         )
     return _with_forgets(tuple(bindings), schedule)
-
-
-def _consecutive(
-    occurrences: Sequence[StageOccurrence], most_operators: int
-) -> list[list[StageOccurrence]]:
-    """Runs of one owner of at most so many layer operators together."""
-    parts: list[list[StageOccurrence]] = []
-    for occurrence in occurrences:
-        part = parts[-1] if parts else None
-        if (
-            part is not None
-            and part[-1].owner == occurrence.owner
-            and occurrence.stop - part[0].start <= most_operators
-        ):
-            part.append(occurrence)
-        else:
-            parts.append([occurrence])
-    return parts
 
 
 def _last_reads(schedule: Schedule) -> dict[str, int]:
