@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help=f"only these, 0 to {len(settings()) - 1}: (model, context) pairs",
     )
-    parser.add_argument("--rounds", type=int, default=12, metavar="N")
+    parser.add_argument("--rounds", type=int, default=25, metavar="N")
     parser.add_argument(
         "--processes",
         action="store_true",
