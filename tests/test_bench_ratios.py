@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from weavejax.bench.batching import bench_batching, mixed_requests
 from weavejax.bench.compare import ComparedPoint, bench_compare
 from weavejax.bench.host import bench_host
 from weavejax.bench.interleaved import median_times_s
+from weavejax.bench.llama_contestant import LlamaCpp, cores_here
 from weavejax.bench.results import compare_results, read_results, write_results
 from weavejax.bench.smoke import Check
 from weavejax.cli import main
 from weavejax.cli.bench_ratios import host_plans
+from weavejax.models import load_model
+from weavejax.request import SamplingParams
 from weavejax.serve import serve
 
 
@@ -96,6 +100,35 @@ def test_comparing_needs_a_model_that_transformers_knows() -> None:
     model = tiny_model("llama-3.1-8b")
     with pytest.raises(ValueError, match=r"transformers has no config for .*--against"):
         bench_compare(model, lambda *_: None, ["colocated"])  # type: ignore[arg-type]
+
+
+def test_llama_cpp_needs_its_package_and_a_gguf_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, installed = tiny_model("llama-3.1-8b"), importlib.util.find_spec
+
+    def compare() -> None:
+        bench_compare(model, lambda *_: None, ["colocated"], against=["llama.cpp"])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install llama-cpp-python"):
+        compare()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed("json"))
+    with pytest.raises(ValueError, match="reads GGUF files, got weights from"):
+        compare()
+
+
+@pytest.mark.slow
+def test_llama_cpp_computes_the_tokens_of_its_file() -> None:
+    pytest.importorskip("llama_cpp")
+    model = load_model("smollm2-135m-instruct")
+    prompt = model.tokenizer.encode("The capital of France is")
+    contestant = LlamaCpp(model, cores_here())
+    assert contestant.prefill(prompt)() > 0 and contestant.decode(3, 24, 4)() > 0
+    held, count = contestant._context(2, 16), len(prompt)
+    logits = contestant._evaluate(held, prompt * 2, [*range(count)] * 2, [0] * count + [1] * count)
+    with serve(model, "colocated", slots=1, context=32, prefill_chunks=(8,)) as engine:
+        [ours] = engine.generate([prompt], SamplingParams(max_tokens=1, temperature=0.0))
+    for row in (logits[count - 1], logits[2 * count - 1]):
+        assert [int(row.argmax())] == list(ours.token_ids)
 
 
 def test_both_batchings_give_the_same_tokens() -> None:

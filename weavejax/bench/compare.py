@@ -1,4 +1,4 @@
-"""Plans beside transformers on the same weights, as ratios measured in one run."""
+"""Plans beside transformers on the same weights, and llama.cpp, as ratios measured in one run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weavejax.bench.interleaved import Progress, Subject, median_times_s
+from weavejax.bench.llama_contestant import LLAMA_CPP, LlamaCpp, cores_here
 from weavejax.bench.subjects import (
     plan_decode,
     plan_prefill,
@@ -64,7 +65,7 @@ def bench_compare(
     context: int = 128,
     prompt_tokens: int = 512,
     dtypes: Sequence[str] = ("float32",),
-    against_transformers: bool = True,
+    against: Sequence[str] = ("transformers",),
     rounds: int = 5,
     iterations: int = 4,
     progress: Progress = lambda what, done, total: None,
@@ -72,22 +73,24 @@ def bench_compare(
     """Decode at every batch and the prefill of one prompt, everyone in turns.
 
     Args:
-        model: with weights that transformers can hold too, for ``against_transformers``.
+        model: with weights that the others can hold too.
         make_plan: (policy, batch, context) to a plan.
         plans: policies; ratios are of the first.
         batches: slots, all active.
         context: tokens in every slot's cache.
         prompt_tokens: length of the prompt; 0 leaves prefill out.
         dtypes: of the plans' weights and caches.
-        against_transformers: run its eager and SDPA attention in float32 and bfloat16 too.
+        against: ``transformers`` with its eager and SDPA attention in float32 and bfloat16,
+            ``llama.cpp`` with the GGUF file as it is; or nobody.
         rounds: turns; medians are reported.
         iterations: decode iterations of a turn.
         progress: called with (what, done, total).
 
     Raises:
-        ValueError: transformers is asked for and is not there, or knows no such model.
+        ValueError: one of them is asked for and is not there, or knows no such model.
     """
-    variants = _variants(model) if against_transformers else {}
+    variants = _variants(model) if "transformers" in against else {}
+    llama = LlamaCpp(model, cores_here()) if LLAMA_CPP in against else None
     points = []
     for batch in batches:
         subjects: dict[str, Subject] = {}
@@ -97,6 +100,8 @@ def bench_compare(
             subjects[name] = plan_decode(executor, context, iterations)
         for name, theirs in variants.items():
             subjects[name] = transformers_decode(theirs, batch, context, iterations)
+        if llama is not None:
+            subjects[LLAMA_CPP] = llama.decode(batch, context, iterations)
         point = _measure("decode", batch, context, subjects, rounds, progress)
         points.append(point)
     if prompt_tokens:
@@ -114,6 +119,8 @@ def bench_compare(
             subjects[name] = plan_prefill(executor, tokens)
         for name, theirs in variants.items():
             subjects[name] = transformers_prefill(theirs, tokens)
+        if llama is not None:
+            subjects[LLAMA_CPP] = llama.prefill(tokens)
         points.append(_measure("prefill", 1, prompt_tokens, subjects, rounds, progress))
     return points
 

@@ -56,7 +56,7 @@ def bench_smoke(
         ["colocated", "afd", "cad"],
         batches=[8],
         prompt_tokens=0,
-        against_transformers=False,
+        against=(),
     )
     progress("ratios", 2, 3)
     requests = mixed_requests(24, 4, 8, vocab_size=model.config.vocab_size)

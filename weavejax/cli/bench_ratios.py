@@ -11,6 +11,7 @@ from rich.table import Table
 from weavejax.bench.batching import BatchingResult, bench_batching, mixed_requests
 from weavejax.bench.compare import ComparedPoint, bench_compare
 from weavejax.bench.host import HostPoint, bench_host
+from weavejax.bench.llama_contestant import LLAMA_CPP
 from weavejax.bench.results import compare_results, read_results, write_results
 from weavejax.bench.smoke import Check, bench_smoke
 from weavejax.cli.common import (
@@ -42,7 +43,13 @@ def add_kinds(kinds: Any) -> None:
         add_cpu_devices(kind)
         if name == "compare":
             kind.add_argument("--plans", nargs="+", default=["colocated"], metavar="POLICY")
-            kind.add_argument("--against", choices=["transformers"], help="on the same weights")
+            kind.add_argument(
+                "--against",
+                nargs="+",
+                choices=["transformers", LLAMA_CPP],
+                default=[],
+                help="transformers on the same weights; llama.cpp on the model's GGUF file",
+            )
             kind.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], metavar="N")
             kind.add_argument("--context", type=int, default=128, metavar="TOKENS")
             kind.add_argument("--prompt", type=int, default=512, metavar="TOKENS", help="0: none")
@@ -103,7 +110,7 @@ def _compare(options: argparse.Namespace, model: Model) -> int:
                 context=options.context,
                 prompt_tokens=options.prompt,
                 dtypes=list(dict.fromkeys(options.dtypes)),
-                against_transformers=options.against is not None,
+                against=options.against,
                 rounds=options.rounds,
                 progress=report,
             )
