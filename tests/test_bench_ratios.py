@@ -19,7 +19,7 @@ from weavejax.bench.results import compare_results, read_results, write_results
 from weavejax.bench.smoke import Check
 from weavejax.cli import main
 from weavejax.cli.bench_ratios import host_plans
-from weavejax.models import load_model
+from weavejax.models.loading import load_model
 from weavejax.request import SamplingParams
 from weavejax.serve import serve
 
