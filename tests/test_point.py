@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving import tiny_model
 
 from weavejax.measure.calibrate import walked_lengths
-from weavejax.measure.point import Samples, solve_point
+from weavejax.measure.point import Point, Samples, solve_point
+from weavejax.measure.profiling import add_point, has_point, only_point, start_profile
+from weavejax.models.sequence import operator_sequence
+from weavejax.plan import Parallelism
+from weavejax.profiles.operator_key import operator_key
 
 
 @given(
@@ -44,3 +49,26 @@ def test_samples_of_a_machine_without_noise_give_its_times_back(
     # whatever is attributed to whom, a walk of single operators takes what it took
     attributed = sum(layers * walked(key) for key in keys) + walked("embed") + walked("head")
     assert attributed == pytest.approx(samples.walk_s[0][0], rel=1e-3)
+
+
+def test_a_point_alone_keeps_its_own_overhead():
+    model = tiny_model("llama-3.1-8b")
+    keys = {operator_key(op, Parallelism()) for op in operator_sequence(model.config)}
+
+    def point(overhead_s):
+        return Point(
+            time_s=dict.fromkeys(keys, (2e-3, 1e-3)),
+            spread=dict.fromkeys(keys, 0.1),
+            stage_overhead_s=overhead_s,
+            residual=0.0,
+        )
+
+    data = start_profile(None, "cpu", "float32")
+    for rows, overhead_s in ((2, 1e-4), (4, 3e-4)):
+        data = add_point(data, "cpu", model, rows, 32, point(overhead_s))
+    every = add_point(data, "cpu", model, 8, 32, point(5e-4)).devices["cpu"]
+    alone = only_point(data, "cpu", model, 8, 32, point(5e-4)).devices["cpu"]
+    assert (every.stage_overhead_s, alone.stage_overhead_s) == (3e-4, 5e-4)
+    for rows, known in ((2, False), (4, False), (8, True)):
+        assert has_point(alone, model, Parallelism(), rows, 32) == known
+        assert has_point(every, model, Parallelism(), rows, 32)

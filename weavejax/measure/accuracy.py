@@ -17,7 +17,7 @@ import numpy as np
 from weavejax.measure.calibrate import Calibrator
 from weavejax.measure.clustered import measure_clustered
 from weavejax.measure.expectation import expect
-from weavejax.measure.profiling import add_point, make_calibrator, start_profile
+from weavejax.measure.profiling import add_point, make_calibrator, only_point, start_profile
 from weavejax.measure.resident import keep_resident
 from weavejax.measure.running import PlanRun, same_devices
 from weavejax.measure.suite import Row, Setting
@@ -162,17 +162,16 @@ def _measure_setting(
             run.sample(2, traced=True)
     progress(title, rounds, rounds)
 
-    def with_point(known: ProfileData, microbatches: int) -> ProfileData:
-        calibrator = calibrators[microbatches]
-        rows, context = calibrator.rows, setting.context
-        return add_point(known, "cpu", model, rows, context, calibrator.point())
-
-    rows = [
-        _row(setting, case.name, run, Profile(with_point(data, run.plan.microbatches)))
-        for case, run in zip(setting.cases, runs, strict=True)
-    ]
-    for microbatches in calibrators:
-        data = with_point(data, microbatches)
+    points = {
+        microbatches: (calibrator.rows, setting.context, calibrator.point())
+        for microbatches, calibrator in calibrators.items()
+    }
+    rows = []
+    for case, run in zip(setting.cases, runs, strict=True):
+        beside = only_point(data, "cpu", model, *points[case.microbatches])
+        rows.append(_row(setting, case.name, run, Profile(beside)))
+    for point in points.values():
+        data = add_point(data, "cpu", model, *point)
     return rows, data
 
 

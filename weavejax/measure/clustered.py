@@ -26,7 +26,7 @@ from weavejax.measure.expectation import Expectation, expect
 from weavejax.measure.link_fit import SATURATED, SERIAL, fit_bandwidth, fit_link
 from weavejax.measure.machine import BETWEEN_PROCESSES
 from weavejax.measure.point import Point
-from weavejax.measure.profiling import add_point, make_calibrator
+from weavejax.measure.profiling import add_point, make_calibrator, only_point
 from weavejax.measure.suite import BATCH, Case, Row, Setting
 from weavejax.measure.typical import typical
 from weavejax.models.costs import interface_bytes
@@ -151,7 +151,7 @@ def measure_clustered(
     }
     data = _with_link(data, link)
     for batch in batches.values():
-        data = batch.add_to(data, model)
+        data = add_point(data, "cpu", model, *batch.where)
     return [rows[case] for case in cases], data
 
 
@@ -166,11 +166,11 @@ class _Batch:
     move_s: float
     """a move of a plan that is not judged, while nothing computes"""
 
-    def add_to(self, data: ProfileData, model: Model) -> ProfileData:
-        """The profile with what the operators took here."""
+    @property
+    def where(self) -> tuple[int, int, Point]:
+        """Rows, context, and what the operators took there."""
         plan = next(iter(self.plans.values()))
-        rows, context = plan.microbatch_rows, plan.workload.context
-        return add_point(data, "cpu", model, rows, context, self.point)
+        return plan.microbatch_rows, plan.workload.context, self.point
 
 
 def _measure_batch(
@@ -196,9 +196,10 @@ def _measure_batch(
         weights=weights,
     )
     with ExitStack() as stack:
-        runs = {name: ClusterRun(model, plan, cores) for name, plan in plans.items()}
-        for run in runs.values():
-            stack.callback(run.close)
+        runs: dict[str, ClusterRun] = {}
+        for name, plan in plans.items():
+            runs[name] = ClusterRun(model, plan, cores)
+            stack.callback(runs[name].close)
         moves_s = []
         for done in range(rounds):
             progress(done, rounds)
@@ -225,7 +226,7 @@ def _fit(setting: Setting, model: Model, data: ProfileData, batches: dict[int, _
     bandwidth = fit_bandwidth(
         {plans[timed, n].microbatch_rows * moved: batch.move_s for n, batch in batches.items()}
     )
-    profiles = {n: batch.add_to(data, model) for n, batch in batches.items()}
+    profiles = {n: only_point(data, "cpu", model, *batch.where) for n, batch in batches.items()}
 
     def predict(which: tuple[str, int], link: LinkFit) -> float:
         profile = Profile(_with_link(profiles[which[1]], link))
@@ -249,7 +250,7 @@ def _row(setting: Setting, case: Case, batch: _Batch, data: ProfileData, model: 
     """The plan from the operators timed between its own iterations."""
     plan, times_s = batch.plans[case.name], batch.times_s[case.name]
     low, middle, high = np.percentile(times_s, (25, 50, 75))
-    profile = Profile(batch.add_to(data, model))
+    profile = Profile(only_point(data, "cpu", model, *batch.where))
     return Row(
         model=setting.model,
         context=setting.context,

@@ -227,3 +227,18 @@ def add_point(
         },
     )
     return dataclasses.replace(data, devices={**data.devices, device: changed})
+
+
+def only_point(
+    data: ProfileData, device: str, model: Model, rows: int, context: int, point: Point
+) -> ProfileData:
+    """The profile with this point alone, so that the overhead of a stage is the point's own."""
+    known = data.devices[device]
+    other = {OVERHEADS, LATENCIES, "models"}
+    bare = dataclasses.replace(
+        known,
+        operators={},
+        attributes={name: text for name, text in known.attributes.items() if name not in other},
+    )
+    data = dataclasses.replace(data, devices={**data.devices, device: bare})
+    return add_point(data, device, model, rows, context, point)
