@@ -31,13 +31,12 @@ class AttentionIn(Operator):
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
         config, x = self.config, tensors["x"]
         weight = self.weight("qkv")
-        hidden, groups, packed, width = weight.shape
-        y = project(self.normalize("norm", x), weight.reshape(hidden, -1))
-        y = y.reshape(*x.shape[:2], groups, packed, width)
+        packed, width = weight.shape[1:3]
+        y = project(self.normalize("norm", x), weight)
         if self.has("qkv_bias"):
             y = y + self.weight("qkv_bias")
         queries = (packed - 2) // (2 if config.attention_gate else 1)
-        heads = (*x.shape[:2], groups * queries, width)
+        heads = (*x.shape[:2], -1, width)
         q = y[..., :queries, :].reshape(heads)
         k, v = y[..., -2, :], y[..., -1, :]
         if config.qk_norm:
@@ -78,7 +77,7 @@ class AttentionOut(Operator):
         attn, weight = tensors["attn"], self.weight("o")
         if self.config.attention_gate:
             attn = attn * jax.nn.sigmoid(tensors["gate"])
-        y = project(attn.reshape(*attn.shape[:2], -1), weight.reshape(-1, weight.shape[-1]))
+        y = project(attn.reshape(*attn.shape[:2], -1), weight.reshape(len(weight), -1))
         return {"h": self.residual(y, tensors["x"], step, bias="o_bias")}, state
 
 
@@ -95,26 +94,22 @@ def append_kv(state: Tensors, k: Array, v: Array, step: Step, ring: bool) -> Ten
         # Written twice: XLA makes a slice update of a single one, and copies the whole cache for
         # everything that reads it.
         rows, positions, k, v = (jnp.concatenate([a, a]) for a in (rows, positions, k, v))
+    keys, values = state["k"], state["v"]
+    k, v = bits_as(k, keys.dtype), bits_as(v, values.dtype)
+    rows = rows[:, None]
     return {
-        "k": _write(state["k"], (rows[:, None], slice(None), slice(None), positions), k),
-        "v": _write(state["v"], (rows[:, None], slice(None), positions), v),
+        "k": keys.at[rows, :, :, positions].set(k, mode="drop"),
+        "v": values.at[rows, :, positions].set(v, mode="drop"),
     }
 
 
-def _write(cache: Array, places: tuple[Any, ...], values: Array) -> Array:
-    """Scatter; rows out of range are dropped."""
+def bits_as(array: Array, dtype: Any) -> Array:
+    """The same bits as another type of that width.
 
-    def scatter(cache: Array, values: Array) -> Array:
-        return cache.at[places].set(values, mode="drop")
-
-    def scatter_bits(cache: Array, values: Array) -> Array:
-        # XLA's CPU backend widens what is two bytes wide, the whole cache, to scatter it.
-        bits = (jax.lax.bitcast_convert_type(array, jnp.uint16) for array in (cache, values))
-        return jax.lax.bitcast_convert_type(scatter(*bits), cache.dtype)
-
-    if cache.dtype.itemsize != 2:
-        return scatter(cache, values)
-    return jax.lax.platform_dependent(cache, values, cpu=scatter_bits, default=scatter)
+    A cache may be kept as integers: XLA's CPU backend widens all of a bfloat16 array to write one
+    position of it.
+    """
+    return array if array.dtype == dtype else jax.lax.bitcast_convert_type(array, dtype)
 
 
 def _read_after_write(
@@ -124,7 +119,8 @@ def _read_after_write(
     state = append_kv(state, k, v, step, ring)
     length = state["v"].shape[2]
     prefix = length if ring else min(step.prefix, length)
-    keys, values = step.read(state["k"][..., :prefix]), step.read(state["v"][:, :, :prefix])
+    keys = bits_as(step.read(state["k"][..., :prefix]), k.dtype)
+    values = bits_as(step.read(state["v"][:, :, :prefix]), v.dtype)
     place = jnp.arange(prefix)
     queries = step.positions[..., None]
     if ring:  # a single token at p: place j holds the latest position <= p that maps there
@@ -139,8 +135,10 @@ def _read_ring(
 ) -> tuple[Array, Array, Array, Tensors]:
     """Read the ring as it was before the chunk, with the chunk beside it; then append."""
     length = state["v"].shape[2]
-    keys = jnp.concatenate([step.read(state["k"]), k.transpose(0, 2, 3, 1)], axis=3)
-    values = jnp.concatenate([step.read(state["v"]), v.swapaxes(1, 2)], axis=2)
+    keys = bits_as(step.read(state["k"]), k.dtype)
+    keys = jnp.concatenate([keys, k.transpose(0, 2, 3, 1)], axis=3)
+    values = bits_as(step.read(state["v"]), v.dtype)
+    values = jnp.concatenate([values, v.swapaxes(1, 2)], axis=2)
     start = step.positions[:, :1]
     held = start - 1 - (start - 1 - jnp.arange(length)) % length
     places = jnp.concatenate([held, step.positions], axis=1)[:, None, :]

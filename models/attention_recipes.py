@@ -9,7 +9,7 @@ from weavejax.models.recipe import Make, Read, Recipe, Site, one
 
 
 def qkv(kind: str) -> Make:
-    """``[hidden, groups, packed, width]`` (weight) or ``[groups, packed, width]`` (bias).
+    """``[groups, packed, width, hidden]`` (weight) or ``[groups, packed, width]`` (bias).
 
     A group is a key/value head, repeated where there are more groups than those. ``packed`` is
     the group's query heads, their gates if the model has them, the key and the value.
@@ -17,11 +17,10 @@ def qkv(kind: str) -> Make:
 
     def make(site: Site) -> Recipe:
         config = site.config
-        *lead, groups, packed, width = site.shape
+        groups, packed, width, *rest = site.shape
         heads, kv_heads = config.num_heads, config.num_kv_heads
         gates = 2 if config.attention_gate else 1
         per_group = heads // groups
-        rest = (config.hidden_size,) if lead else ()
         sizes = {"q": heads * gates * width, "k": kv_heads * width, "v": kv_heads * width}
         tensors = tuple(
             (site.name(f"self_attn.{part}_proj.{kind}"), (size, *rest))
@@ -29,17 +28,15 @@ def qkv(kind: str) -> Make:
         )
 
         def fill(read: Read, out: np.ndarray) -> None:
-            target = np.moveaxis(out, 0, -1) if lead else out
             # The checkpoint keeps each head's query and gate side by side.
             query = read(0).reshape(groups, per_group, gates, width, *rest)
-            # Head by head: a transposed copy of everything at once is slower by far.
-            for group, head, gate in np.ndindex(groups, per_group, gates):
-                target[group, gate * per_group + head] = query[group, head, gate]
+            for gate in range(gates):
+                out[:, gate * per_group : (gate + 1) * per_group] = query[:, :, gate]
             del query
             for part in (1, 2):
                 kv = read(part).reshape(kv_heads, width, *rest)
                 for group in range(groups):
-                    target[group, packed - 3 + part] = kv[group * kv_heads // groups]
+                    out[group, packed - 3 + part] = kv[group * kv_heads // groups]
 
         return Recipe(tensors=tensors, fill=fill)
 
@@ -47,17 +44,14 @@ def qkv(kind: str) -> Make:
 
 
 def delta_in_proj(site: Site) -> Recipe:
-    """``[hidden, key heads, q k v z b a]``: the checkpoint has them per key head already."""
+    """``[key heads, q k v z b a, hidden]``: the checkpoint has them per key head already."""
     linear = _linear(site)
-    hidden, keys, width = site.shape
+    keys, width, hidden = site.shape
     small = 2 * linear.num_value_heads // keys
 
     def fill(read: Read, out: np.ndarray) -> None:
-        large = read(0).reshape(keys, width - small, hidden)
-        for key in range(keys):
-            out[:, key, : width - small] = large[key].T
-        del large
-        out[:, :, width - small :] = np.moveaxis(read(1).reshape(keys, small, hidden), 2, 0)
+        out[:, : width - small] = read(0).reshape(keys, width - small, hidden)
+        out[:, width - small :] = read(1).reshape(keys, small, hidden)
 
     tensors = (
         (site.name("linear_attn.in_proj_qkvz.weight"), (keys * (width - small), hidden)),

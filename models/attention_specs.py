@@ -92,7 +92,7 @@ def _params(config: ModelConfig, groups: int) -> tuple[tuple[ParamSpec, ...], ..
     gates = 2 if config.attention_gate else 1
     packed = per_group * gates + 2
     in_params = [norm("norm", hidden)]
-    in_params.append(ParamSpec("qkv", (hidden, groups, packed, width), (None, "heads", None, None)))
+    in_params.append(ParamSpec("qkv", (groups, packed, width, hidden), ("heads", None, None, None)))
     if config.qkv_bias:
         in_params.append(ParamSpec("qkv_bias", (groups, packed, width), ("heads", None, None)))
     if config.qk_norm:
@@ -100,7 +100,7 @@ def _params(config: ModelConfig, groups: int) -> tuple[tuple[ParamSpec, ...], ..
     core_params: list[ParamSpec] = []
     if config.attention_sinks:
         core_params.append(ParamSpec("sinks", (groups, per_group), ("heads", None)))
-    out_params = [ParamSpec("o", (groups, per_group, width, hidden), ("heads", None, None, None))]
+    out_params = [ParamSpec("o", (hidden, groups, per_group, width), (None, "heads", None, None))]
     if config.output_bias:
         out_params.append(norm("o_bias", hidden))
     if config.post_norms:

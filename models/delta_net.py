@@ -23,9 +23,7 @@ class DeltaNetIn(Operator):
     def __call__(self, tensors: Tensors, state: Tensors, step: Step) -> tuple[Tensors, Tensors]:
         x, weight, linear = tensors["x"], self.weight("in_proj"), self.config.linear
         assert linear is not None
-        hidden, heads, width = weight.shape
-        y = project(self.normalize("norm", x), weight.reshape(hidden, -1))
-        y = y.reshape(*x.shape[:2], heads, width)
+        y = project(self.normalize("norm", x), weight)
         ratio = linear.num_value_heads // linear.num_key_heads
         values = ratio * linear.value_head_dim
         mixed = 2 * linear.key_head_dim + values
@@ -78,7 +76,7 @@ class DeltaNetOut(Operator):
         heads = (*attn.shape[:3], -1, scale.shape[0])
         y = rms_norm(attn.reshape(heads), scale, self.config.norm_eps)
         y = y * jax.nn.silu(z.reshape(heads).astype(jnp.float32)).astype(y.dtype)
-        y = project(y.reshape(*attn.shape[:2], -1), weight.reshape(-1, weight.shape[-1]))
+        y = project(y.reshape(*attn.shape[:2], -1), weight.reshape(len(weight), -1))
         return {"h": self.residual(y, tensors["x"], step)}, state
 
 

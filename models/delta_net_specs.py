@@ -39,7 +39,7 @@ def delta_net_specs(config: ModelConfig, layer: int, kind: LayerKind) -> list[Op
             outputs=(qkv, decay, z),
             params=(
                 norm("norm", hidden),
-                ParamSpec("in_proj", (hidden, keys, width), (None, "heads", None)),
+                ParamSpec("in_proj", (keys, width, hidden), ("heads", None, None)),
             ),
             kernels=(
                 Elementwise("norm", 2 * hidden),
@@ -76,7 +76,7 @@ def delta_net_specs(config: ModelConfig, layer: int, kind: LayerKind) -> list[Op
             outputs=(mid,),
             params=(
                 norm("gated_norm", dv),
-                ParamSpec("o", (keys, ratio * dv, hidden), ("heads", None, None)),
+                ParamSpec("o", (hidden, keys, ratio * dv), (None, "heads", None)),
             ),
             kernels=(
                 Elementwise("gated_norm", 3 * keys * ratio * dv),

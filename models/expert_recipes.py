@@ -18,11 +18,11 @@ Expert = Callable[[Read, int], np.ndarray]
 
 
 def router(part: str) -> Callable[[Site], Recipe]:
-    """``router`` ``[hidden, experts]`` or ``router_bias`` ``[experts]``."""
+    """``router`` ``[experts, hidden]`` or ``router_bias`` ``[experts]``."""
 
     def make(site: Site) -> Recipe:
         module = "mlp.router" if _interleaved(site) else "mlp.gate"
-        return one(site.name(f"{module}.{part}"), site.shape[::-1], np.transpose)
+        return same(site.name(f"{module}.{part}"), site.shape)
 
     return make
 

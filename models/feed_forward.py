@@ -42,7 +42,7 @@ class MoeFeedForward(Operator):
                 x, self.weight("shared_gate_up"), self.weight("shared_down"), self.config
             )
             if self.has("shared_gate"):
-                shared = shared * jax.nn.sigmoid(x @ self.weight("shared_gate"))
+                shared = shared * jax.nn.sigmoid(project(x, self.weight("shared_gate")))
             y = y + shared
         return {"x": self.residual(y, h, step)}, state
 
@@ -50,7 +50,7 @@ class MoeFeedForward(Operator):
         """Experts ``[n, k]`` int32 and their weights ``[n, k]`` float32 for ``[n, hidden]``."""
         moe = self.config.moe
         assert moe is not None
-        logits = (rows @ self.weight("router")).astype(jnp.float32)
+        logits = project(rows, self.weight("router")).astype(jnp.float32)
         if self.has("router_bias"):
             logits = logits + self.weight("router_bias").astype(jnp.float32)
         if moe.softmax_after_topk:
@@ -100,6 +100,5 @@ def activate(gate: Array, up: Array, config: ModelConfig) -> Array:
 
 def gated_mlp(x: Array, gate_up: Array, down: Array, config: ModelConfig) -> Array:
     """Two projections in one GEMM, the activation, one projection back (this rank's part)."""
-    hidden, _, inner = gate_up.shape
-    y = project(x, gate_up.reshape(hidden, 2 * inner))
-    return project(activate(y[..., :inner], y[..., inner:], config), down)
+    y = project(x, gate_up)
+    return project(activate(y[..., 0, :], y[..., 1, :], config), down)

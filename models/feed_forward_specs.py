@@ -28,7 +28,7 @@ def feed_forward_spec(config: ModelConfig, layer: int, kind: LayerKind) -> Opera
         assert moe is not None
         experts, inner = moe.num_experts, moe.intermediate_size
         params += [
-            ParamSpec("router", (hidden, experts), (None, None)),
+            ParamSpec("router", (experts, hidden), (None, None)),
             ParamSpec(
                 "experts_gate_up",
                 (experts, hidden, 2, inner),
@@ -52,7 +52,7 @@ def feed_forward_spec(config: ModelConfig, layer: int, kind: LayerKind) -> Opera
             params += _mlp_params("shared_", hidden, moe.shared_intermediate_size)
             kernels += _mlp_kernels("shared_", hidden, moe.shared_intermediate_size)
         if moe.shared_gate:
-            params.append(ParamSpec("shared_gate", (hidden, 1), (None, None)))
+            params.append(ParamSpec("shared_gate", (1, hidden), (None, None)))
     if config.post_norms:
         params.append(norm("post_norm", hidden))
     kernels.append(Elementwise("residual", 3 * hidden))
@@ -70,8 +70,8 @@ def feed_forward_spec(config: ModelConfig, layer: int, kind: LayerKind) -> Opera
 
 def _mlp_params(prefix: str, hidden: int, inner: int) -> list[ParamSpec]:
     return [
-        ParamSpec(f"{prefix}gate_up", (hidden, 2, inner), (None, None, "mlp")),
-        ParamSpec(f"{prefix}down", (inner, hidden), ("mlp", None)),
+        ParamSpec(f"{prefix}gate_up", (2, inner, hidden), (None, "mlp", None)),
+        ParamSpec(f"{prefix}down", (hidden, inner), (None, "mlp")),
     ]
 
 

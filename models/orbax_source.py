@@ -22,7 +22,7 @@ from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec, ParamSpec
 from weavejax.models.weights import CONVERTED_FILE, CheckpointError, as_dtype
 
-FORMAT = "weavejax.checkpoint/1"
+FORMAT = "weavejax.checkpoint/2"
 
 
 class OrbaxSource:

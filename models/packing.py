@@ -14,7 +14,7 @@ import numpy as np
 from weavejax.models import attention_recipes as attention
 from weavejax.models import expert_recipes as expert
 from weavejax.models.config import ModelConfig
-from weavejax.models.recipe import Make, Recipe, Site, gate_up, transposed, vector, whole
+from weavejax.models.recipe import Make, Recipe, Site, gate_up, matrix, vector, whole
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec, ParamSpec
 from weavejax.models.weights import (
@@ -35,7 +35,7 @@ _RECIPES: dict[str, Make] = {
     "attn_in.q_norm": vector("self_attn.q_norm.weight"),
     "attn_in.k_norm": vector("self_attn.k_norm.weight"),
     "attn_core.sinks": vector("self_attn.sinks"),
-    "attn_out.o": transposed("self_attn.o_proj.weight"),
+    "attn_out.o": matrix("self_attn.o_proj.weight"),
     "attn_out.o_bias": vector("self_attn.o_proj.bias"),
     "attn_out.post_norm": vector("post_attention_layernorm.weight"),
     "attn_in.in_proj": attention.delta_in_proj,
@@ -45,7 +45,7 @@ _RECIPES: dict[str, Make] = {
     "attn_out.gated_norm": vector("linear_attn.norm.weight"),
     "ffn.norm": vector("post_attention_layernorm.weight"),
     "ffn.gate_up": gate_up("mlp"),
-    "ffn.down": transposed("mlp.down_proj.weight"),
+    "ffn.down": matrix("mlp.down_proj.weight"),
     "ffn.router": expert.router("weight"),
     "ffn.router_bias": expert.router("bias"),
     "ffn.experts_gate_up": expert.experts_gate_up,
@@ -53,13 +53,13 @@ _RECIPES: dict[str, Make] = {
     "ffn.experts_down": expert.experts_down,
     "ffn.experts_down_bias": expert.experts_down_bias,
     "ffn.shared_gate_up": gate_up("mlp.shared_expert"),
-    "ffn.shared_down": transposed("mlp.shared_expert.down_proj.weight"),
-    "ffn.shared_gate": transposed("mlp.shared_expert_gate.weight"),
+    "ffn.shared_down": matrix("mlp.shared_expert.down_proj.weight"),
+    "ffn.shared_gate": matrix("mlp.shared_expert_gate.weight"),
     "ffn.post_norm": vector("post_feedforward_layernorm.weight"),
 }
 # Same parameter, other name: with post-norms, and in linear-attention layers.
 _POST_NORM_RECIPES: dict[str, Make] = {"ffn.norm": vector("pre_feedforward_layernorm.weight")}
-_LINEAR_RECIPES: dict[str, Make] = {"attn_out.o": transposed("linear_attn.out_proj.weight")}
+_LINEAR_RECIPES: dict[str, Make] = {"attn_out.o": matrix("linear_attn.out_proj.weight")}
 
 
 def operator_params(

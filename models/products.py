@@ -1,4 +1,9 @@
-"""Matrix products that accumulate in float32, whatever the operands' dtype."""
+"""Matrix products that accumulate in float32, whatever the operands' dtype.
+
+Weights are ``[outputs, inputs]``, as checkpoints have them: both operands of a product then run
+along contiguous memory. XLA's CPU backend takes up to a third less time for that, in float32 and in
+bfloat16, than for ``[inputs, outputs]``.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +14,42 @@ Array = jax.Array
 
 
 def project(x: Array, weight: Array) -> Array:
-    """``x @ weight`` in their dtype, accumulated in float32.
+    """Every output's sum over the inputs, accumulated in float32 and returned in ``x``'s dtype.
 
     XLA's CPU backend multiplies bfloat16 as it is only where the result is float32.
 
     Args:
         x: ``[..., k]``.
-        weight: ``[k, n]``.
+        weight: ``[*outputs, k]``.
+
+    Returns:
+        ``[..., *outputs]``.
 
     Examples:
-        >>> project(jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((4, 5), jnp.bfloat16)).shape
-        (2, 3, 5)
+        >>> project(jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((6, 5, 4), jnp.bfloat16)).shape
+        (2, 3, 6, 5)
     """
     if x.dtype == jnp.float32:
-        return x @ weight
+        return project_float32(x, weight)
     return jax.lax.platform_dependent(
         x,
         weight,
-        cpu=lambda x, weight: _accumulated(x, weight).astype(x.dtype),
-        default=lambda x, weight: x @ weight,
+        cpu=lambda x, weight: project_float32(x, weight).astype(x.dtype),
+        default=lambda x, weight: _product(x, weight, x.dtype),
     )
+
+
+def project_float32(x: Array, weight: Array) -> Array:
+    """Like :func:`project`, returned in float32.
+
+    XLA's CPU backend widens the operands where there is a single row, which takes ten times as
+    long as two: it gets another.
+    """
+    if x.size > x.shape[-1] or x.dtype == jnp.float32:
+        return _product(x, weight, jnp.float32)
+    row = x.reshape(1, -1)
+    y = _product(jnp.concatenate([row, jnp.zeros_like(row)]), weight, jnp.float32)
+    return y[:1].reshape(*x.shape[:-1], *weight.shape[:-1])
 
 
 def einsum_float32(form: str, a: Array, b: Array) -> Array:
@@ -36,25 +57,7 @@ def einsum_float32(form: str, a: Array, b: Array) -> Array:
     return jnp.einsum(form, a, b, preferred_element_type=jnp.float32)
 
 
-def project_float32(x: Array, weight: Array) -> Array:
-    """``x @ weight.T``, accumulated and returned in float32.
-
-    Args:
-        x: ``[..., k]``.
-        weight: ``[n, k]``.
-    """
-    return _accumulated(x, weight.T)
-
-
-def _accumulated(x: Array, weight: Array) -> Array:
-    """The product in float32.
-
-    XLA's CPU backend widens the operands where there is a single row, which takes ten times as
-    long as two: it gets another.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    count = rows.shape[0]
-    if count == 1 and x.dtype != jnp.float32:
-        rows = jnp.concatenate([rows, jnp.zeros_like(rows)])
-    y = jnp.matmul(rows, weight, preferred_element_type=jnp.float32)
-    return y[:count].reshape(*x.shape[:-1], -1)
+def _product(x: Array, weight: Array, dtype: jnp.dtype) -> Array:
+    rows, matrix = x.reshape(-1, x.shape[-1]), weight.reshape(-1, weight.shape[-1])
+    y = jnp.einsum("bi,oi->bo", rows, matrix, preferred_element_type=dtype)
+    return y.reshape(*x.shape[:-1], *weight.shape[:-1])

@@ -64,27 +64,27 @@ def vector(suffix: str) -> Make:
     return lambda site: same(site.name(suffix), (int(np.prod(site.shape)),))
 
 
-def transposed(suffix: str) -> Make:
-    """``[out, in]`` to ``[in, out]``, the input axis cut into the declared leading ones."""
+def matrix(suffix: str) -> Make:
+    """``[out, in]`` kept as it is, the input axis cut into the declared ones."""
 
     def make(site: Site) -> Recipe:
-        inner, outer = int(np.prod(site.shape[:-1])), site.shape[-1]
-        return one(site.name(suffix), (outer, inner), lambda a: a.T.reshape(site.shape))
+        outer, *inner = site.shape
+        return same(site.name(suffix), (outer, int(np.prod(inner))))
 
     return make
 
 
 def gate_up(module: str) -> Make:
-    """``[hidden, 2, inner]`` from a gate and an up projection."""
+    """``[2, inner, hidden]`` from a gate and an up projection."""
 
     def make(site: Site) -> Recipe:
-        hidden, _, inner = site.shape
+        _, inner, hidden = site.shape
         parts = ("gate_proj", "up_proj")
         tensors = tuple((site.name(f"{module}.{p}.weight"), (inner, hidden)) for p in parts)
 
         def fill(read: Read, out: np.ndarray) -> None:
             for part in range(2):
-                copy(out[:, part], read(part).T)
+                out[part] = read(part)
 
         return Recipe(tensors=tensors, fill=fill)
 

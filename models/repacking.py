@@ -19,19 +19,18 @@ def repack(array: np.ndarray, param: ParamSpec, config: ModelConfig) -> np.ndarr
         >>> import dataclasses
         >>> from weavejax.models import preset_config
         >>> config = preset_config("smollm2-135m-instruct")  # 9 heads over 3
-        >>> param = ParamSpec("qkv", (2, 9, 3, 64), (None, "heads", None, None))
-        >>> repack(np.zeros((2, 3, 5, 64)), param, config).shape
-        (2, 9, 3, 64)
+        >>> param = ParamSpec("qkv", (9, 3, 64, 2), ("heads", None, None, None))
+        >>> repack(np.zeros((3, 5, 64, 2)), param, config).shape
+        (9, 3, 64, 2)
     """
     if array.shape == param.shape:
         return array
     if not param.name.startswith("qkv"):
         return array.reshape(param.shape)
-    *lead, heads, packed, width = array.shape
-    ways, per_group = param.shape[-3] // heads, config.num_heads // heads
+    heads, packed, *rest = array.shape
+    ways, per_group = param.shape[0] // heads, config.num_heads // heads
     gates = (packed - 2) // per_group
-    # [.., kv heads, gates, query heads, width]: the query heads are what is cut.
-    queries = array[..., :-2, :].reshape(*lead, heads, gates, ways, per_group // ways, width)
-    queries = np.moveaxis(queries, -3, -4)
-    queries = queries.reshape(*lead, heads * ways, -1, width)
-    return np.concatenate([queries, np.repeat(array[..., -2:, :], ways, axis=-3)], axis=-2)
+    # [kv heads, gates, query heads, ...]: the query heads are what is cut.
+    queries = array[:, :-2].reshape(heads, gates, ways, per_group // ways, *rest)
+    queries = queries.swapaxes(1, 2).reshape(heads * ways, -1, *rest)
+    return np.concatenate([queries, np.repeat(array[:, -2:], ways, axis=0)], axis=1)

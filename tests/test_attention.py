@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from single_operator import Arrays, Run, compile_operator, make_caches, make_operator, make_step
 
 from weavejax.models import LayerKind, ModelConfig
+from weavejax.models.attention import bits_as
 
 WINDOW, CONTEXT, LENGTH = 6, 32, 23
 HEADS, GROUPS, WIDTH = 4, 2, 8
@@ -189,3 +190,18 @@ def test_large_scores_stay_finite(kind: str) -> None:
     out, _ = core(tensors, make_caches(core, 1, CONTEXT), make_step([0], [9], 9, context=CONTEXT))
     assert np.isfinite(np.asarray(out["attn"])).all()
     assert np.abs(np.asarray(out["attn"])).max() > 100
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+@pytest.mark.parametrize("tokens", [1, 4, WINDOW + 3])
+def test_a_cache_of_integers_holds_the_same_bits(kind: str, tokens: int) -> None:
+    core, _ = make_operator(CONFIG, f"layers.{LAYERS[kind]}.attn_core")
+    tensors = {n: jnp.asarray(a, jnp.bfloat16) for n, a in sequences(2, tokens).items()}
+    step = make_step([5, 0], [tokens, 1], tokens, context=CONTEXT)
+    floats = {n: a.astype(jnp.bfloat16) for n, a in make_caches(core, 2, CONTEXT, 0.5).items()}
+    integers = {name: bits_as(array, jnp.uint16) for name, array in floats.items()}
+    (expected, held), (found, kept) = (core(tensors, c, step) for c in (floats, integers))
+    np.testing.assert_array_equal(found["attn"], expected["attn"])
+    for name, array in held.items():
+        assert kept[name].dtype == jnp.uint16
+        np.testing.assert_array_equal(bits_as(kept[name], jnp.bfloat16), array)

@@ -127,15 +127,15 @@ def test_what_cannot_be_read_says_why(
 
     rewrite(format="weavejax.checkpoint/0")
     with pytest.raises(
-        CheckpointError, match="must have \"format\": 'weavejax.checkpoint/1', got 'weavejax.check"
+        CheckpointError, match="must have \"format\": 'weavejax.checkpoint/2', got 'weavejax.check"
     ):
         load_model(copy)
     rewrite(config={**info["config"], "intermediate_size": 48})
     model = load_model(copy)
     with pytest.raises(
         CheckpointError,
-        match=r"'gate_up' of operator 'layers.0.ffn' must have shape \[64, 2, 48\] by the config, "
-        r"got \[64, 2, 96\]",
+        match=r"'gate_up' of operator 'layers.0.ffn' must have shape \[2, 48, 64\] by the config, "
+        r"got \[2, 96, 64\]",
     ):
         model.operator_params(operator_sequence(model.config)[4])
     rewrite()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,15 +95,35 @@ def test_idle_rows_and_other_microbatches_change_nothing() -> None:
             assert changed == ([True, False] if microbatch == 0 else [False, False])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("slots", [1, 2])
-def test_a_decode_step_copies_no_cache(slots: int) -> None:
+def test_a_decode_step_copies_no_cache(slots: int, dtype: str) -> None:
     """A new token is written in place, into the donated cache, for one row too."""
+    text = decode_program(slots, dtype)
+    kept = {"float32": "f32", "bfloat16": "u16"}[dtype]
+    for shape in (f"[{slots},3,16,512]", f"[{slots},3,512,16]"):
+        assert f"{kept}{shape}" in text
+        made = [line for line in text.splitlines() if re.search(rf"= \w+{re.escape(shape)}", line)]
+        assert not [line for line in made if " copy(" in line or f"= {kept}{shape}" not in line]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_no_bfloat16_weight_is_widened(slots: int) -> None:
+    """Products take them as they are, for a single row too."""
+    text = decode_program(slots, "bfloat16")
+    smallest = 72 * 3 * 48  # of the matrices; hidden is 72, three heads of 16 a group
+    wide = [math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([\d,]+)\]", text)]
+    assert wide and max(wide) < smallest
+    assert "bf16[2,96,72]" in text  # gate and up
+    assert "bf16[330,72]" in text  # the head
+
+
+def decode_program(slots: int, dtype: str) -> str:
+    """What XLA made of a decode step that reads a quarter of its context, and of its head."""
     model = nine_heads()
-    executor = Executor(model, make_plan(model, Template(), group(slots), context=32), chunks=(8,))
+    plan = make_plan(model, Template(), group(slots), context=512)
+    executor = Executor(model, plan, chunks=(8,), dtype=dtype)
     [programs] = [group.programs for group in executor.groups]
     [stage] = executor.stages
-    text = programs.body(stage, programs.shape(1, 32, prefill=False)).as_text()
-    caches = [f"f32[{slots},3,16,32]", f"f32[{slots},3,32,16]"]
-    assert all(cache in text for cache in caches)
-    copies = [line for line in text.splitlines() if " copy(" in line]
-    assert not [line for line in copies if any(f"= {cache}" in line for cache in caches)]
+    shape = programs.shape(1, 128, prefill=False)
+    return programs.body(stage, shape).as_text() + programs.head(stage, shape).as_text()

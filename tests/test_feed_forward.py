@@ -82,7 +82,7 @@ def reference(h: np.ndarray, params: dict[str, np.ndarray], config: ModelConfig)
     out = np.zeros_like(h)
     for index in np.ndindex(*h.shape[:2]):
         x = h[index] / np.sqrt(np.mean(h[index] ** 2) + config.norm_eps) * params["norm"]
-        logits = x @ params["router"] + params.get("router_bias", 0)
+        logits = x @ params["router"].T + params.get("router_bias", 0)
         chosen = np.argsort(-logits)[: moe.experts_per_token]
         scores = np.exp(logits - logits.max())
         weights = scores[chosen] / scores[chosen].sum()  # of a softmax over all, renormalised
@@ -94,9 +94,9 @@ def reference(h: np.ndarray, params: dict[str, np.ndarray], config: ModelConfig)
             down = inner @ params["experts_down"][expert]
             y += weight * (down + params.get("experts_down_bias", np.zeros((EXPERTS, 1)))[expert])
         if "shared_gate_up" in params:
-            gate, up = np.moveaxis(params["shared_gate_up"], 1, 0)
-            shared = act(x @ gate, x @ up, config) @ params["shared_down"]
-            y += shared * sigmoid(x @ params["shared_gate"])
+            gate, up = params["shared_gate_up"]
+            shared = act(x @ gate.T, x @ up.T, config) @ params["shared_down"].T
+            y += shared * sigmoid(x @ params["shared_gate"].T)
         out[index] = h[index] + y
     return out
 
@@ -143,7 +143,7 @@ def make_params(config: ModelConfig, routing: str) -> dict[str, np.ndarray]:
         return params
     # A large norm weight on one input that is always positive decides.
     params["norm"][0] = 8.0
-    router[0] = {
+    router[:, 0] = {
         "one set": np.where(np.arange(EXPERTS) < TOP, 5.0, -5.0),  # all tokens to experts 0, 1, 2
         "last rank": np.where(np.arange(EXPERTS) >= EXPERTS - TOP, 5.0, -5.0),
         "two shunned": np.where(np.arange(EXPERTS) % 4 == 1, -50.0, 0.0),  # 1 and 5 have none
@@ -207,7 +207,7 @@ def test_router_weights(normalize: bool, after: bool) -> None:
     params = make_params(config, "random")
     rows = np.random.default_rng(3).standard_normal((6, HIDDEN)).astype(np.float32)
     experts, weights = _operator(config, params).route(jnp.asarray(rows))
-    logits = rows @ params["router"]
+    logits = rows @ params["router"].T
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     order = np.argsort(-logits, axis=1)[:, :TOP]
     np.testing.assert_array_equal(experts, order)
@@ -240,11 +240,11 @@ def test_gelu_is_the_tanh_form() -> None:
 
 def test_gated_mlp_is_two_projections_and_one_back() -> None:
     random = np.random.default_rng(0)
-    x, gate_up = random.standard_normal((2, 3, 4)), random.standard_normal((4, 2, 5))
-    down = random.standard_normal((5, 4))
+    x, gate_up = random.standard_normal((2, 3, 4)), random.standard_normal((2, 5, 4))
+    down = random.standard_normal((4, 5))
     wide = [jnp.asarray(a, jnp.float32) for a in (x, gate_up, down)]
     ours = gated_mlp(wide[0], wide[1], wide[2], QWEN)
-    expected = act(x @ gate_up[:, 0], x @ gate_up[:, 1], QWEN) @ down
+    expected = act(x @ gate_up[0].T, x @ gate_up[1].T, QWEN) @ down.T
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 

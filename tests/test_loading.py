@@ -46,7 +46,7 @@ def test_directory(directory: Path) -> None:
     op = operator_sequence(model.config)[1]
     assert {array.dtype.name for array in model.operator_params(op).values()} == {"bfloat16"}
     wide = model.operator_params(op, heads_ways=4, dtype="float32")
-    assert wide["qkv"].shape == (64, 4, 4, 16) and wide["qkv"].dtype == np.float32
+    assert wide["qkv"].shape == (4, 4, 16, 64) and wide["qkv"].dtype == np.float32
     for name, array in load_model(directory).iter_params(op):
         assert array.dtype == np.float32
         np.testing.assert_array_equal(array.astype("bfloat16"), model.operator_params(op)[name])

@@ -130,7 +130,8 @@ def test_one_answer_equals_generate(
 def test_every_operator_matches(theirs: Any, ours: wj.Model, prompts: list[list[int]]) -> None:
     """Each operator on transformers' own input, so that nothing adds up over thirty layers.
 
-    Relative to values above one: this model's residual reaches the thousands.
+    Relative to values above one, of the residual that an operator adds to as well: it reaches the
+    thousands in this model, and the last layers take most of that away again.
     """
     tokens = np.asarray([prompts[3][:8], prompts[4][:8]])
     expected = {(name, role): value for name, role, value in expected_values(theirs, tokens)}
@@ -149,11 +150,15 @@ def test_every_operator_matches(theirs: Any, ours: wj.Model, prompts: list[list[
         cache = {state.name: jnp.zeros(state.shape(rows, 3, length)) for state in op.state}
         module = build_operator(op, ours.config, weights)
         outputs, _ = module(held, cache, step)
+        residual = held.get({"x": "h", "h": "x"}.get(op.outputs[0].name.split(".")[0], ""))
         for role, value in outputs.items():
             reference = expected.get((op.name, role))
             if reference is not None:
                 reference = reference.reshape(value.shape)
-                gap = np.abs(np.asarray(value) - reference) / np.maximum(1, np.abs(reference))
+                scale = np.maximum(1, np.abs(reference))
+                if role in ("x", "h") and residual is not None:
+                    scale = np.maximum(scale, np.abs(residual))
+                gap = np.abs(np.asarray(value) - reference) / scale
                 compared[f"{op.name}.{role}"] = float(gap.max())
                 value = jnp.asarray(reference)
             held[role] = value

@@ -182,8 +182,12 @@ def test_random_weights_keep_their_scale() -> None:
         params = operator_params(op, config, source)
         for name in ("qkv", "experts_gate_up"):
             if name in params:
-                weight = params[name][0] if name == "experts_gate_up" else params[name]
-                out = np.tensordot(x, weight, axes=([1], [0]))
+                weight = (
+                    np.moveaxis(params[name][0], 0, -1)
+                    if name == "experts_gate_up"
+                    else params[name]
+                )
+                out = np.tensordot(x, weight, axes=([1], [-1]))
                 assert 0.8 < out.std() < 1.25
     gemma = tiny_config(preset_config("gemma-3-1b"))
     norm = RandomSource(gemma).read("model.norm.weight", np.float32)

@@ -18,6 +18,7 @@ import numpy as np
 from weavejax.bench.interleaved import median_times_s
 from weavejax.bench.subjects import plan_decode
 from weavejax.models.loading import Model
+from weavejax.models.products import project
 from weavejax.plan import Plan
 from weavejax.runtime.executor import Executor
 
@@ -102,30 +103,23 @@ def _gemm_bound(executor: Executor, batch: int) -> Callable[[int], float]:
         for name in GEMM_WEIGHTS
         if name in group.weights[index]
     ]
-    names = [
-        name
-        for group in executor.groups
-        for index in sorted(group.weights)
-        for name in GEMM_WEIGHTS
-        if name in group.weights[index]
-    ]
+    dtype = matrices[0].dtype
     x = {
-        size: jax.device_put(jnp.ones((batch, size), matrices[0].dtype), device)
-        for size in {_inputs(name, matrix) for name, matrix in zip(names, matrices, strict=True)}
+        size: jax.device_put(jnp.ones((batch, size), dtype), device)
+        for size in {matrix.shape[1] for matrix in matrices}
     }
 
     def products(matrices: list[Array], x: dict[int, Array], zero: Array, column: Array) -> Array:
-        total = jnp.zeros((batch,), x[_inputs(names[0], matrices[0])].dtype)
-        for name, matrix in zip(names, matrices, strict=True):
+        total = jnp.zeros((batch,), dtype)
+        for matrix in matrices:
             # A column of what comes out, which one the compiler does not know, goes into the next
             # times a zero that it does not know: products run in order, as in the model, and whole.
             # XLA drops a barrier and runs them side by side.
-            row = x[_inputs(name, matrix)] + zero * total[:, None]
-            form = "bi,oi->bo" if name == "unembed" else "bi,io->bo"
-            total = jnp.einsum(form, row, matrix)[:, column]
+            row = x[matrix.shape[1]] + zero * total[:, None]
+            total = project(row, matrix)[:, column]
         return total
 
-    zero = jax.device_put(jnp.zeros((), matrices[0].dtype), device)
+    zero = jax.device_put(jnp.zeros((), dtype), device)
     column = jax.device_put(jnp.zeros((), jnp.int32), device)
     compiled = jax.jit(products).lower(matrices, x, zero, column).compile()
     jax.block_until_ready(compiled(matrices, x, zero, column))
@@ -141,16 +135,7 @@ def _gemm_bound(executor: Executor, batch: int) -> Callable[[int], float]:
 
 
 def _matrix(name: str, weight: np.ndarray) -> np.ndarray:
-    """A packed weight as the matrix its operator multiplies by: ``[inputs, outputs]``.
-
-    ``unembed`` stays ``[vocab, hidden]``, as the head reads it.
-    """
-    if name == "unembed":
-        return weight
+    """A packed weight as the matrix its operator multiplies by: ``[outputs, inputs]``."""
     if name in ("o", "down"):
-        return weight.reshape(-1, weight.shape[-1])
-    return weight.reshape(weight.shape[0], -1)
-
-
-def _inputs(name: str, matrix: Array) -> int:
-    return matrix.shape[1 if name == "unembed" else 0]
+        return weight.reshape(len(weight), -1)
+    return weight.reshape(-1, weight.shape[-1])

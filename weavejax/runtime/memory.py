@@ -13,7 +13,7 @@ from weavejax.models.loading import Model
 from weavejax.models.sequence import operator_sequence
 from weavejax.models.specs import OperatorSpec
 from weavejax.plan import DeviceGroup
-from weavejax.runtime.sharding import param_spec, state_shape, state_spec
+from weavejax.runtime.sharding import param_spec, state_dtype, state_shape, state_spec
 
 Array = jax.Array
 Weights = dict[int, dict[str, Array]]
@@ -62,7 +62,7 @@ def make_caches(
     return {
         state.name: jnp.zeros(
             state_shape(state, op, rows, context, group.parallelism),
-            jnp.float32 if state.dtype == "float32" else dtype,
+            state_dtype(state, dtype, mesh),
             device=sharding,
         )
         for state in op.state

@@ -22,6 +22,7 @@ from weavejax.runtime.sampling import RowSampling
 from weavejax.runtime.sharding import (
     param_spec,
     row_spec,
+    state_dtype,
     state_shape,
     state_spec,
     wire_rows,
@@ -95,7 +96,7 @@ class Programs:
                 state.name: _abstract(
                     mesh,
                     state_shape(state, op, rows, self.context, parallelism),
-                    jnp.float32 if state.dtype == "float32" else self.dtype,
+                    state_dtype(state, self.dtype, mesh),
                     cache,
                 )
                 for state in op.state

@@ -8,7 +8,10 @@ form*: whole key/value heads, rows cut over ``replica``, and the first feature a
 
 from __future__ import annotations
 
-from jax.sharding import PartitionSpec
+from typing import Any
+
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from weavejax.meshes.submesh import MODEL, REPLICA
 from weavejax.models.specs import OperatorSpec, ParamSpec, StateSpec, TensorSpec
@@ -88,3 +91,15 @@ def state_shape(
     first = state.dims[0]
     heads = max(first.count, parallelism.heads_ways) if first.sharded else first.count
     return state.shape(rows, heads, context)
+
+
+def state_dtype(state: StateSpec, dtype: Any, mesh: Mesh) -> Any:
+    """What a cache of a model in ``dtype`` is kept as.
+
+    On a CPU, positions of two bytes are kept as integers
+    (:func:`weavejax.models.attention.bits_as`).
+    """
+    if state.dtype == "float32":
+        return jnp.float32
+    narrow = jnp.dtype(dtype).itemsize == 2 and state.length != "constant"
+    return jnp.uint16 if narrow and mesh.devices.flat[0].platform == "cpu" else dtype
