@@ -88,14 +88,18 @@ class MoeFeedForward(Operator):
 
 
 def activate(gate: Array, up: Array, config: ModelConfig) -> Array:
-    """The gated activation of this model."""
+    """The gated activation of this model, computed in float32 and rounded once."""
+    dtype = gate.dtype
+    gate, up = gate.astype(jnp.float32), up.astype(jnp.float32)
     if config.swiglu_limit is not None:  # GPT-OSS: clamped, a sharper sigmoid, up shifted by one
         gate = jnp.minimum(gate, config.swiglu_limit)
         up = jnp.clip(up, -config.swiglu_limit, config.swiglu_limit)
-        return (up + 1) * gate * jax.nn.sigmoid(gate * 1.702)
-    if config.activation == "gelu_tanh":
-        return jax.nn.gelu(gate, approximate=True) * up
-    return jax.nn.silu(gate) * up
+        y = (up + 1) * gate * jax.nn.sigmoid(gate * 1.702)
+    elif config.activation == "gelu_tanh":
+        y = jax.nn.gelu(gate, approximate=True) * up
+    else:
+        y = jax.nn.silu(gate) * up
+    return y.astype(dtype)
 
 
 def gated_mlp(x: Array, gate_up: Array, down: Array, config: ModelConfig) -> Array:

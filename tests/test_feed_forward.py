@@ -238,6 +238,13 @@ def test_gelu_is_the_tanh_form() -> None:
     np.testing.assert_allclose(activate(jnp.asarray(x), jnp.ones(13), config), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_bfloat16_activation_is_rounded_once(config: ModelConfig) -> None:
+    gate, up = jnp.asarray(np.random.default_rng(2).standard_normal((2, 500)), jnp.bfloat16)
+    exact = activate(gate.astype(jnp.float32), up.astype(jnp.float32), config)
+    np.testing.assert_array_equal(activate(gate, up, config), exact.astype(jnp.bfloat16))
+
+
 def test_gated_mlp_is_two_projections_and_one_back() -> None:
     random = np.random.default_rng(0)
     x, gate_up = random.standard_normal((2, 3, 4)), random.standard_normal((2, 5, 4))
