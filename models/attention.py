@@ -24,6 +24,9 @@ MASKED = -1e30
 """Added to the score of what a query may not see: large enough to leave nothing of it, and finite,
 so that idle rows, which see nothing, stay finite."""
 
+QUERY_BLOCK = 128
+"""Queries of a row that attend together: their scores stay in a processor's cache."""
+
 
 class AttentionIn(Operator):
     """Pre-norm, packed QKV projection, QK-norm and RoPE: ``x`` to ``q k v`` (and ``gate``)."""
@@ -64,9 +67,26 @@ class AttentionCore(Operator):
         read = _read_ring if ring and q.shape[1] > 1 else _read_after_write
         keys, values, mask, state = read(state, k, v, step, ring)
         sinks = self.weight("sinks") if self.has("sinks") else None
-        attn = _attend(
-            q, keys, values, mask, self.config.scale, self.config.attention_softcap, sinks
-        )
+        # A query sees nothing behind its own key. That is the key's place from the end, unless
+        # padding reaches over the end of a cache that is read whole.
+        ordered = ring or step.prefix < state["v"].shape[2]
+        parts = []
+        for start in range(0, q.shape[1], QUERY_BLOCK):
+            block = slice(start, start + QUERY_BLOCK)
+            behind = max(0, q.shape[1] - block.stop) if ordered else 0
+            seen = slice(keys.shape[3] - behind)
+            parts.append(
+                _attend(
+                    q[:, block],
+                    keys[..., seen],
+                    values[:, :, seen],
+                    mask[:, block, seen],
+                    self.config.scale,
+                    self.config.attention_softcap,
+                    sinks,
+                )
+            )
+        attn = jnp.concatenate(parts, axis=1)
         return {"attn": attn.reshape(*attn.shape[:2], -1, attn.shape[-1])}, state
 
 

@@ -24,7 +24,8 @@ class Step:
     slots: Array | None
     """``[b]`` int32: cache row of each row, or ``None`` where row i is cache row i."""
     prefix: int
-    """Positions of a context cache that attention reads: at least every active position + 1."""
+    """Positions of a context cache that attention reads: at least every position + 1, or all that
+    the cache has."""
     axis: str | None = None
     """Mesh axis that heads or hidden widths are cut over; ``None`` when they are whole."""
     ranks: int = 1

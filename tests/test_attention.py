@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from single_operator import Arrays, Run, compile_operator, make_caches, make_operator, make_step
 
-from weavejax.models import LayerKind, ModelConfig
+from weavejax.models import LayerKind, ModelConfig, attention
 from weavejax.models.attention import bits_as
 
 WINDOW, CONTEXT, LENGTH = 6, 32, 23
@@ -205,3 +205,30 @@ def test_a_cache_of_integers_holds_the_same_bits(kind: str, tokens: int) -> None
     for name, array in held.items():
         assert kept[name].dtype == jnp.uint16
         np.testing.assert_array_equal(bits_as(kept[name], jnp.bfloat16), array)
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+@pytest.mark.parametrize("variant", ["plain", "sinks"])
+@pytest.mark.parametrize(
+    ("start", "prefix"), [(0, 16), (3, 16), (5, CONTEXT), (CONTEXT - 9, CONTEXT)]
+)
+def test_blocks_of_queries_give_the_same(
+    kind: str, variant: str, start: int, prefix: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the context, too, where padding reaches over it."""
+    core, _ = make_operator(VARIANTS[variant], f"layers.{LAYERS[kind]}.attn_core")
+    tensors = {name: jnp.asarray(array) for name, array in sequences(2, 13).items()}
+    earlier = make_step([0, 0], [start, start], CONTEXT, context=CONTEXT)
+    filled = {name: jnp.asarray(a) for name, a in sequences(2, CONTEXT, seed=1).items()}
+    _, before = core(filled, make_caches(core, 2, CONTEXT), earlier)
+    lengths = [min(13, CONTEXT - start), 4]
+    step = make_step([start, start], lengths, 13, context=prefix)
+    whole, expected = core(tensors, before, step)
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 5)
+    blocks, after = core(tensors, before, step)
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(
+            blocks["attn"][row, :length], whole["attn"][row, :length], atol=2e-6
+        )
+    for name, cache in expected.items():
+        np.testing.assert_array_equal(after[name], cache)

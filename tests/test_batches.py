@@ -18,7 +18,7 @@ def test_buckets_double_up_to_the_context(context, smallest):
     assert all(high <= 2 * low for low, high in zip(buckets, buckets[1:], strict=False))
 
 
-def test_the_prefix_of_a_pass_covers_its_last_position():
+def test_the_prefix_of_a_pass_covers_its_positions():
     batch = PrefillBatch(
         microbatch=0,
         tokens=np.zeros((3, 4), np.int32),
@@ -28,4 +28,4 @@ def test_the_prefix_of_a_pass_covers_its_last_position():
         done=np.zeros(3, bool),
         sampling=greedy_rows(3),
     )
-    assert batch.prefix == 9
+    assert batch.prefix == 12  # padding too

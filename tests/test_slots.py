@@ -234,5 +234,5 @@ def test_rows_carry_their_requests_sampling_and_idle_rows_are_greedy():
 
 def test_an_idle_pass_takes_no_row():
     batch = idle_prefill(microbatch=1, cells=3, chunk=8)
-    assert batch.tokens.shape == (3, 8) and batch.microbatch == 1 and batch.prefix == 1
+    assert batch.tokens.shape == (3, 8) and batch.microbatch == 1 and batch.prefix == 8
     assert not batch.lengths.any() and not batch.done.any()

@@ -28,8 +28,8 @@ class PrefillBatch:
 
     @property
     def prefix(self) -> int:
-        """Positions of the cache that the pass reads."""
-        return max(1, int((self.starts + self.lengths).max()))
+        """Positions of the cache that the pass reads, padding included."""
+        return int(self.starts.max()) + self.tokens.shape[1]
 
 
 def idle_prefill(microbatch: int, cells: int, chunk: int) -> PrefillBatch:

@@ -41,8 +41,8 @@ class StagePrograms:
         self._found: dict[tuple[Any, ...], Compiled] = {}
 
     def shape(self, tokens: int, prefix: int, *, prefill: bool) -> StageShape:
-        """The compiled shape of a pass: the next larger prefix bucket."""
-        bucket = next(size for size in self.prefixes if size >= prefix)
+        """The compiled shape of a pass: the next larger prefix bucket, or the whole context."""
+        bucket = next((size for size in self.prefixes if size >= prefix), self.prefixes[-1])
         return StageShape(
             rows=self.cells.count if prefill else self.cells.microbatch_rows,
             tokens=tokens,
@@ -56,8 +56,10 @@ class StagePrograms:
         """Functions that compile everything a pass may need; any order, any thread."""
         shapes = [self.shape(1, prefix, prefill=False) for prefix in self.prefixes]
         for chunk in self.chunks:
-            # the prefix covers the chunk's start and at least one token
-            shapes += [self.shape(chunk, prefix, prefill=True) for prefix in self.prefixes]
+            prefixes = [
+                prefix for prefix in self.prefixes if prefix >= chunk
+            ]  # it covers the chunk
+            shapes += [self.shape(chunk, prefix, prefill=True) for prefix in prefixes]
         jobs: list[Callable[[], Any]] = [self.advance]
         for shape in shapes:
             for stage in self.stages:
