@@ -57,15 +57,19 @@ def greedy_rows(rows: int) -> RowSampling:
 
 
 def prefix_buckets(context: int, smallest: int = 128) -> tuple[int, ...]:
-    """Prefix lengths attention is compiled for: doubling from ``smallest`` to the context.
+    """Prefix lengths attention is compiled for: doubling from ``smallest``, and the context.
+
+    Reading a part of a cache costs a copy of it, so one of more than three quarters is read whole.
 
     Examples:
         >>> prefix_buckets(1000)
         (128, 256, 512, 1000)
+        >>> prefix_buckets(600)
+        (128, 256, 600)
     """
     sizes = [context]
     size = smallest
-    while size < context:
+    while 4 * size <= 3 * context:
         sizes.append(size)
         size *= 2
     return tuple(sorted(sizes))
