@@ -39,6 +39,17 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
     assert run(tmp_path) == [place, "True"]
 
 
+@pytest.mark.slow
+def test_small_programs_are_kept_where_the_user_wants_them(tmp_path: Path) -> None:
+    """JAX's own threshold is a second, which no stage program takes."""
+    chosen = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "chosen")}
+    assert run(tmp_path, **chosen) == [str(tmp_path / "chosen"), "False"]
+    assert run(tmp_path, **chosen) == [str(tmp_path / "chosen"), "True"]
+    slow = chosen | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "60"}
+    slow["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "slow")
+    assert [run(tmp_path, **slow)[1] for _ in range(2)] == ["False", "False"]
+
+
 def test_a_cache_of_the_user_is_left_alone() -> None:
     configured = os.environ["JAX_COMPILATION_CACHE_DIR"]  # that of the whole test run
     assert keep_compiled_programs("/elsewhere") == Path(configured)

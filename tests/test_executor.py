@@ -6,17 +6,23 @@ import math
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from serving import group, make_plan, nine_heads, tiny_model
 
+from weavejax.models.build import build_operator
 from weavejax.models.costs import cache_bytes, stored_params
+from weavejax.models.operator import Operator
+from weavejax.models.specs import OperatorSpec
 from weavejax.plan import PlanError, Template
 from weavejax.runtime.batches import greedy_rows
 from weavejax.runtime.executor import Executor
+from weavejax.runtime.programs import shared_programs
 
 QUEUE = """
 import jax
@@ -124,6 +130,22 @@ def decode_program(slots: int, dtype: str) -> str:
     plan = make_plan(model, Template(), group(slots), context=512)
     executor = Executor(model, plan, chunks=(8,), dtype=dtype)
     [programs] = [group.programs for group in executor.groups]
-    [stage] = executor.stages
+    [only] = executor.stages
     shape = programs.shape(1, 128, prefill=False)
-    return programs.body(stage, shape).as_text() + programs.head(stage, shape).as_text()
+    return programs.body(only, shape).as_text() + programs.head(only, shape).as_text()
+
+
+def test_operators_that_are_alike_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their layer, and in all programs of as many tokens; attention once a prefix."""
+    traced: Counter[str] = Counter()
+
+    def counting(op: OperatorSpec, *rest: Any) -> Operator:
+        traced[op.kind] += 1
+        return build_operator(op, *rest)
+
+    monkeypatch.setattr("weavejax.runtime.stage.build_operator", counting)
+    shared_programs.cache_clear()
+    decode_program(2, "float32")
+    passes, prefixes = 2, 3  # decode and a chunk of 8; 128, 256 and 512
+    layers = {kind: traced[kind] for kind in ("attn_in", "attn_out", "ffn", "attn_core")}
+    assert layers == dict.fromkeys(layers, passes) | {"attn_core": passes * prefixes}

@@ -14,8 +14,9 @@ from jax.experimental.compilation_cache import compilation_cache
 def keep_compiled_programs(directory: str | Path | None = None) -> Path | None:
     """Make JAX keep what it compiles from now on.
 
-    A cache that the user configured (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) is left as
-    it is, and ``JAX_ENABLE_COMPILATION_CACHE=0`` turns any off.
+    A place that the user configured (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) stays, and
+    ``JAX_ENABLE_COMPILATION_CACHE=0`` turns any off. JAX's own thresholds leave out what compiles
+    within a second; stage programs are small and many, so that they go unless the user set them.
 
     Args:
         directory: where; :func:`default_directory` by default.
@@ -29,6 +30,7 @@ def keep_compiled_programs(directory: str | Path | None = None) -> Path | None:
     """
     configured: str | None = getattr(jax.config, "jax_compilation_cache_dir", None)
     if configured:
+        _keep_small_programs()
         return Path(configured)
     place = Path(directory) if directory is not None else default_directory()
     try:
@@ -39,11 +41,19 @@ def keep_compiled_programs(directory: str | Path | None = None) -> Path | None:
     if not wanted or not os.access(place, os.W_OK):
         return None
     jax.config.update("jax_compilation_cache_dir", str(place))
-    # Stage programs are small and many: JAX's own thresholds would leave most of them out.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _keep_small_programs()
     compilation_cache.reset_cache()  # JAX decides once, at its first compilation, if it has one
     return place
+
+
+def _keep_small_programs() -> None:
+    """Lower JAX's thresholds where they are what JAX came with."""
+    for name, theirs, ours in (
+        ("jax_persistent_cache_min_compile_time_secs", 1.0, 0.0),
+        ("jax_persistent_cache_min_entry_size_bytes", 0, -1),
+    ):
+        if getattr(jax.config, name) == theirs:
+            jax.config.update(name, ours)
 
 
 def default_directory() -> Path:

@@ -31,6 +31,7 @@ from weavejax.runtime.sharding import (
 from weavejax.runtime.stage import (
     Control,
     StageShape,
+    operator_caller,
     run_embed,
     run_head,
     run_operators,
@@ -60,6 +61,7 @@ class Programs:
     def __init__(self, config: ModelConfig, context: int, dtype: Any):
         self.config, self.context, self.dtype = config, context, jnp.dtype(dtype)
         self.compiled = 0
+        self._call = operator_caller(config)
         self._programs: dict[Any, Compiled] = {}
         self._locks: dict[Any, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -105,7 +107,7 @@ class Programs:
         )
         tensors = tuple(self._wire(tensor, mesh, parallelism, shape) for tensor in reads)
         outputs = tuple(wire_spec(tensor, parallelism) for tensor in writes)
-        run = partial(run_operators, operators, self.config, parallelism, shape, reads, writes)
+        run = partial(run_operators, operators, self._call, parallelism, shape, reads, writes)
         arguments = (state, tensors, self._control(mesh, parallelism, shape), params)
         states = jax.tree.map(lambda leaf: leaf.sharding.spec, state)
         return _compile(run, mesh, arguments, (outputs, states), donate=1)

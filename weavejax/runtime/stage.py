@@ -7,7 +7,9 @@ own, so that the first and last occurrence share the others' programs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 from weavejax.meshes.submesh import MODEL
 from weavejax.models.build import build_operator
 from weavejax.models.config import ModelConfig
+from weavejax.models.operator import Tensors
 from weavejax.models.specs import OperatorSpec, TensorSpec
 from weavejax.models.step import Step
 from weavejax.plan import Parallelism
@@ -23,6 +26,8 @@ from weavejax.runtime.sampling import RowSampling, greedy, sample
 from weavejax.runtime.sharding import wire_is_cut
 
 Array = jax.Array
+CallOperator = Callable[[OperatorSpec, Tensors, Tensors, Tensors, Step], tuple[Tensors, Tensors]]
+"""``op inputs cache weights step`` to the outputs and the new cache."""
 
 
 class Control(NamedTuple):
@@ -138,9 +143,45 @@ class Wire:
         return every[:, :, :: ranks // tensor.shape[0]]
 
 
+def operator_caller(config: ModelConfig) -> CallOperator:
+    """A function that runs an operator, and traces those that are alike once.
+
+    Layers repeat the same operators, and programs differ in few of them. What it has traced lives
+    as long as the function.
+    """
+
+    @partial(jax.jit, static_argnames=("op", "constants"))
+    def traced(
+        op: OperatorSpec,
+        constants: tuple[tuple[str, Any], ...],
+        arrays: dict[str, Array | None],
+        inputs: Tensors,
+        cache: Tensors,
+        weights: Tensors,
+    ) -> tuple[Tensors, Tensors]:
+        step = Step(**arrays, **dict(constants))  # type: ignore[arg-type]
+        return build_operator(op, config, weights)(inputs, cache, step)
+
+    def call(
+        op: OperatorSpec, inputs: Tensors, cache: Tensors, weights: Tensors, step: Step
+    ) -> tuple[Tensors, Tensors]:
+        alike = replace(op, name=op.kind, index=0, layer=0, inputs=(), outputs=())
+        reads_context = any(state.length == "context" for state in op.state)
+        constants = {
+            "prefix": step.prefix if reads_context else 0,
+            "axis": step.axis,
+            "ranks": step.ranks,
+            "expert_ranks": step.expert_ranks,
+        }
+        arrays = {"positions": step.positions, "active": step.active, "slots": step.slots}
+        return traced(alike, tuple(constants.items()), arrays, inputs, cache, weights)
+
+    return call
+
+
 def run_operators(
     operators: tuple[OperatorSpec, ...],
-    config: ModelConfig,
+    call: CallOperator,
     parallelism: Parallelism,
     shape: StageShape,
     reads: tuple[TensorSpec, ...],
@@ -179,8 +220,7 @@ def run_operators(
     for op, weights, cache in zip(operators, params, state, strict=True):
         by_rows = wire.by_rows and op.row_parallel
         inputs = {role(tensor.name): fetch(tensor.name, by_rows) for tensor in op.inputs}
-        module = build_operator(op, config, weights)
-        outputs, cache = module(inputs, cache, own if by_rows else shared)
+        outputs, cache = call(op, inputs, cache, weights, own if by_rows else shared)
         new_state.append(cache)
         for tensor in op.outputs:
             values[tensor.name] = (by_rows, outputs[role(tensor.name)])
