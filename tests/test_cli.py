@@ -161,10 +161,11 @@ def test_wrong_requests_say_why(
 
 
 @pytest.mark.slow
-def test_generate_prints_json_through_a_plan_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [[], ["--dtype", "bfloat16"]], ids=["default", "bfloat16"])
+def test_generate_prints_json_through_a_plan(tmp_path: Path, dtype: list[str]) -> None:
     words = ["generate", "smollm2-135m-instruct", "The capital of France is", "", "--json"]
     words += ["--max-tokens", "6", "--context", "128", "--cpu-devices", "2"]
-    result = shell(*words, "--plan", "cad", cwd=tmp_path)
+    result = shell(*words, "--plan", "cad", *dtype, cwd=tmp_path)
     assert result.returncode == 1, result.stderr  # the empty prompt fails alone
     good, bad = (json.loads(line) for line in result.stdout.splitlines())
     assert "Paris" in good["text"] and len(good["token_ids"]) == 6

@@ -16,6 +16,7 @@ from weavejax.bench.throughput import ThroughputResult
 from weavejax.cli import bench_ratios
 from weavejax.cli.common import (
     add_cpu_devices,
+    add_dtype,
     check_output,
     output_console,
     set_cpu_devices,
@@ -40,6 +41,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         kind.add_argument("--plan", default="colocated", metavar="colocated|afd|cad|FILE")
         kind.add_argument("--random-weights", action="store_true", help="a tiny random model")
         kind.add_argument("--json", action="store_true", help="print JSON")
+        add_dtype(kind)
         add_cpu_devices(kind)
         if name == "throughput":
             kind.add_argument("--requests", type=int, default=32, metavar="N")
@@ -83,7 +85,9 @@ def _throughput(options: argparse.Namespace) -> int:
                 spread=options.spread,
             )
         context = options.context or int(2 * (options.input_len + options.output_len))
-        engine = serve(model, options.plan, slots=options.slots, context=context)
+        engine = serve(
+            model, options.plan, dtype=options.dtype, slots=options.slots, context=context
+        )
     with engine, show_progress() as report, ExitStack() as tracing:
         trace = tracing.enter_context(engine.trace()) if options.trace else None
         result = bench_throughput(engine, requests, progress=report)
@@ -117,6 +121,7 @@ def _decode(options: argparse.Namespace) -> int:
                 options.batch,
                 options.context,
                 repeats=options.repeats,
+                dtype=options.dtype,
                 progress=report,
             )
     if options.json:

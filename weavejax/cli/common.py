@@ -36,6 +36,15 @@ def user_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """``--dtype``: ``None`` leaves it to the device."""
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of weights, caches and activations (default: float32 on CPUs, bfloat16 elsewhere)",
+    )
+
+
 def add_cpu_devices(parser: argparse.ArgumentParser) -> None:
     """The option that :func:`set_cpu_devices` reads."""
     parser.add_argument(

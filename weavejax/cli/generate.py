@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from weavejax.cli.backend import add_backend, backend_settings
-from weavejax.cli.common import add_cpu_devices, set_cpu_devices, user_errors
+from weavejax.cli.common import add_cpu_devices, add_dtype, set_cpu_devices, user_errors
 from weavejax.compilation_cache import keep_compiled_programs
 from weavejax.engine import Engine
 from weavejax.models.loading import load_model
@@ -58,6 +58,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="a tiny random model of this architecture; prompts are token ids such as 1,2,3",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    add_dtype(parser)
     add_cpu_devices(parser)
     add_backend(parser, default="in-process", choices=("in-process", "processes", "ray"))
     return parser
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
             model,
             options.plan,
             oversubscribe=options.oversubscribe,
+            dtype=options.dtype,
             slots=options.slots,
             context=options.context,
             **backend_settings(options),
