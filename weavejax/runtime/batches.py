@@ -56,20 +56,23 @@ def greedy_rows(rows: int) -> RowSampling:
     )
 
 
-def prefix_buckets(context: int, smallest: int = 128) -> tuple[int, ...]:
+def prefix_buckets(context: int, smallest: int = 128, largest: float = 1.0) -> tuple[int, ...]:
     """Prefix lengths attention is compiled for: doubling from ``smallest``, and the context.
 
-    Reading a part of a cache costs a copy of it, so one of more than three quarters is read whole.
+    Args:
+        context: positions of the cache.
+        smallest: the first length.
+        largest: part of the context that a length but the last may be.
 
     Examples:
-        >>> prefix_buckets(1000)
-        (128, 256, 512, 1000)
         >>> prefix_buckets(600)
+        (128, 256, 512, 600)
+        >>> prefix_buckets(600, largest=0.75)
         (128, 256, 600)
     """
     sizes = [context]
     size = smallest
-    while 4 * size <= 3 * context:
+    while size < context and size <= largest * context:
         sizes.append(size)
         size *= 2
     return tuple(sorted(sizes))

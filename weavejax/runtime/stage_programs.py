@@ -37,12 +37,18 @@ class StagePrograms:
         self.stages, self.mesh, self.parallelism = stages, mesh, parallelism
         self.cells, self.programs = cells, programs
         self.chunks = tuple(sorted({min(chunk, programs.context) for chunk in chunks}))
-        self.prefixes = prefix_buckets(programs.context)
+        self._prefixes = {
+            True: prefix_buckets(programs.context),
+            # Reading a part of all caches copies it: what is most of them is read whole.
+            False: prefix_buckets(programs.context, largest=0.75),
+        }
+        """Of prefill and of decode."""
         self._found: dict[tuple[Any, ...], Compiled] = {}
 
     def shape(self, tokens: int, prefix: int, *, prefill: bool) -> StageShape:
         """The compiled shape of a pass: the next larger prefix bucket, or the whole context."""
-        bucket = next((size for size in self.prefixes if size >= prefix), self.prefixes[-1])
+        sizes = self._prefixes[prefill]
+        bucket = next((size for size in sizes if size >= prefix), sizes[-1])
         return StageShape(
             rows=self.cells.count if prefill else self.cells.microbatch_rows,
             tokens=tokens,
@@ -54,11 +60,10 @@ class StagePrograms:
 
     def jobs(self) -> list[Callable[[], Any]]:
         """Functions that compile everything a pass may need; any order, any thread."""
-        shapes = [self.shape(1, prefix, prefill=False) for prefix in self.prefixes]
+        shapes = [self.shape(1, prefix, prefill=False) for prefix in self._prefixes[False]]
         for chunk in self.chunks:
-            prefixes = [
-                prefix for prefix in self.prefixes if prefix >= chunk
-            ]  # it covers the chunk
+            # the prefix covers the chunk
+            prefixes = [prefix for prefix in self._prefixes[True] if prefix >= chunk]
             shapes += [self.shape(chunk, prefix, prefill=True) for prefix in prefixes]
         jobs: list[Callable[[], Any]] = [self.advance]
         for shape in shapes:
