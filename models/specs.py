@@ -202,6 +202,11 @@ class OperatorSpec:
     all_reduce_elements: int = 0
 
     @property
+    def reads_positions(self) -> bool:
+        """Whether positions, activity and slots of its rows matter to it."""
+        return self.kind == "attn_in" or bool(self.state)
+
+    @property
     def row_parallel(self) -> bool:
         return self.kind in ("attn_in", "attn_core", "attn_out")
 

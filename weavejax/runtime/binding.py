@@ -39,6 +39,11 @@ class StageBinding:
         return any(state.length == "context" for op in self.operators for state in op.state)
 
     @property
+    def reads_positions(self) -> bool:
+        """Whether its layer operators look at positions, activity or slots of the rows."""
+        return any(op.reads_positions for op in self.operators)
+
+    @property
     def indices(self) -> set[int]:
         """Indices of every operator it needs the weights of."""
         ops = (self.embed, *self.operators, self.head)

@@ -62,7 +62,7 @@ class GroupRunner:
         """Tensors of each microbatch in decode, by name; ``ids`` are the next input."""
         self.chunk_held: dict[str, Array] = {}
         """Tensors of the prefill pass."""
-        self._chunk_control: list[Array] = []
+        self._chunk_control: list[Array] = []  # one array, once a chunk has come
         self._chunk_sampling: list[Array] = []
 
     @property
@@ -116,19 +116,20 @@ class GroupRunner:
         self, microbatch: int, starts: np.ndarray, lengths: np.ndarray, sampling: RowSampling
     ) -> None:
         """Positions, activity and sampling of a microbatch's rows, before an iteration."""
-        self._control[microbatch][:] = self.put(starts), self.put(lengths)
+        self._control[microbatch][:] = [self._place_control(starts, lengths)]
         if self.stages[-1].head is not None:
             self._sampling[microbatch][:] = self._place_sampling(sampling)
 
     def set_chunk(self, batch: PrefillBatch) -> None:
         """Rows, token ids and sampling of the next prefill pass."""
-        self._chunk_control[:] = (
-            self.put(value) for value in (batch.starts, batch.lengths, batch.slots)
-        )
+        self._chunk_control[:] = [self._place_control(batch.starts, batch.lengths, batch.slots)]
         if self.stages[0].embed is not None:
             self.chunk_held["ids"] = self.put(batch.tokens, wire=True)
         if self.stages[-1].head is not None:
             self._chunk_sampling[:] = self._place_sampling(batch.sampling)
+
+    def _place_control(self, *columns: np.ndarray) -> Array:
+        return self.put(np.stack(columns, axis=1, dtype=np.int32))
 
     def _place_sampling(self, sampling: RowSampling) -> list[Array]:
         """Nothing where every row is greedy."""
@@ -139,7 +140,7 @@ class GroupRunner:
     def advance(self, microbatch: int) -> None:
         """Move the positions of active rows on, after an iteration."""
         control = self._control[microbatch]
-        [control[0]] = self.programs.advance()(*control)
+        control[:] = self.programs.advance()(*control)
 
     def merge_ids(self, batch: PrefillBatch, shape: StageShape, new: Array) -> None:
         """The first tokens of prompts that end in this chunk become their rows' next input."""
@@ -156,7 +157,8 @@ class GroupRunner:
     def bind_run(self, stage: StageBinding, microbatch: int, shape: StageShape) -> Call:
         """The layer operators of a stage, after ``embed`` where it has one."""
         body = self.programs.body(stage, shape)
-        held, control = self.tensors(microbatch, shape), self._rows(microbatch, shape)
+        held = self.tensors(microbatch, shape)
+        control = self._rows(microbatch, shape) if stage.reads_positions else []
         params = jax.tree.leaves([self.weights[op.index] for op in stage.operators])
         reads = [tensor.name for tensor in stage.reads]
         writes = [tensor.name for tensor in stage.writes]
@@ -179,7 +181,7 @@ class GroupRunner:
         x = stage.embed.outputs[0].name
 
         def embed_and_run() -> Sequence[Array]:
-            [held[x]] = embed(held["ids"], *control, *embed_params)
+            [held[x]] = embed(held["ids"], *embed_params)
             return run()
 
         return embed_and_run
@@ -192,17 +194,14 @@ class GroupRunner:
         draw = self.programs.sample(shape, draws=True)
         greedy = self.programs.sample(shape, draws=False)
         held, control = self.tensors(microbatch, shape), self._rows(microbatch, shape)
+        looked_at = control if shape.prefill else []
         sampling = self._chunk_sampling if shape.prefill else self._sampling[microbatch]
         params = jax.tree.leaves(self.weights[stage.head.index])
         x, lockstep = stage.head.inputs[0].name, self._lockstep
 
         def run() -> Sequence[Array]:
-            [logits] = head(held[x], *control, *params)
-            starts, lengths = control[:2]
-            if sampling:
-                result = draw(logits, starts, lengths, *sampling)
-            else:
-                result = greedy(logits, starts, lengths)
+            [logits] = head(held[x], *looked_at, *params)
+            result = draw(logits, *control, *sampling) if sampling else greedy(logits)
             return jax.block_until_ready(result) if lockstep else result
 
         return run

@@ -75,7 +75,10 @@ class Programs:
         writes: tuple[TensorSpec, ...],
         shape: StageShape,
     ) -> Compiled:
-        """``(*state, *reads, *control, *params) -> [*writes, *state]``; state is donated."""
+        """``(*state, *reads, control, *params) -> [*writes, *state]``; state is donated.
+
+        There is no ``control`` where no operator reads positions.
+        """
         key = ("body", mesh, parallelism, signature(operators, reads, writes), shape)
         return self._get(
             key, lambda: self._body(mesh, parallelism, operators, reads, writes, shape)
@@ -108,21 +111,22 @@ class Programs:
         tensors = tuple(self._wire(tensor, mesh, parallelism, shape) for tensor in reads)
         outputs = tuple(wire_spec(tensor, parallelism) for tensor in writes)
         run = partial(run_operators, operators, self._call, parallelism, shape, reads, writes)
-        arguments = (state, tensors, self._control(mesh, parallelism, shape), params)
+        reads_positions = any(op.reads_positions for op in operators)
+        control = self._control(mesh, parallelism, shape) if reads_positions else None
+        arguments = (state, tensors, control, params)
         states = jax.tree.map(lambda leaf: leaf.sharding.spec, state)
         return _compile(run, mesh, arguments, (outputs, states), donate=1)
 
     def embed(
         self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
     ) -> Compiled:
-        """``(ids, *control, *params) -> [x]``."""
+        """``(ids, *params) -> [x]``."""
 
         def build() -> Compiled:
             run = partial(run_embed, op, self.config, parallelism, shape)
             ids_shape = (shape.rows, shape.tokens) if shape.prefill else (shape.rows,)
             ids = _abstract(mesh, ids_shape, jnp.int32, PartitionSpec(wire_rows(parallelism)))
-            control = self._control(mesh, parallelism, shape)
-            arguments = (ids, control, self._params(op, mesh, parallelism))
+            arguments = (ids, self._params(op, mesh, parallelism))
             return _compile(run, mesh, arguments, wire_spec(op.outputs[0], parallelism))
 
         return self._get(("embed", mesh, parallelism, shape), build)
@@ -130,41 +134,53 @@ class Programs:
     def head(
         self, mesh: Mesh, parallelism: Parallelism, op: OperatorSpec, shape: StageShape
     ) -> Compiled:
-        """``(x, *control, *params) -> [logits]``, float32 ``[rows, vocab]``."""
+        """``(x, *params) -> [logits]``, float32 ``[rows, vocab]``.
+
+        Prefill: ``(x, control, *params) -> [logits]``.
+        """
 
         def build() -> Compiled:
             run = partial(run_head, op, self.config, parallelism, shape)
             x = self._wire(op.inputs[0], mesh, parallelism, shape)
-            control = self._control(mesh, parallelism, shape)
+            control = self._control(mesh, parallelism, shape) if shape.prefill else None
             arguments = (x, control, self._params(op, mesh, parallelism))
             return _compile(run, mesh, arguments, row_spec(parallelism))
 
         return self._get(("head", mesh, parallelism, shape), build)
 
-    def sample(self, mesh: Mesh, parallelism: Parallelism, rows: int, *, draws: bool) -> Compiled:
-        """``(logits, starts, lengths, *sampling) -> [ids, log-probabilities]``.
+    def sample(
+        self, mesh: Mesh, parallelism: Parallelism, shape: StageShape, *, draws: bool
+    ) -> Compiled:
+        """``(logits, control, *sampling) -> [ids, log-probabilities]``.
 
-        Without ``draws`` every row is greedy and there is no ``sampling``.
+        Without ``draws`` every row is greedy: ``(logits) -> [ids, log-probabilities]``.
         """
 
         def build() -> Compiled:
             spec = row_spec(parallelism)
             logits = _abstract(mesh, (rows, self.config.vocab_size), jnp.float32, spec)
-            row = _abstract(mesh, (rows,), jnp.int32, spec)
+            control = _abstract(mesh, (rows, columns), jnp.int32, spec)
             kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.uint32)
             sampling = RowSampling(*(_abstract(mesh, (rows,), kind, spec) for kind in kinds))
-            arguments = (logits, row, row, sampling if draws else None)
+            arguments = (logits, (control, sampling) if draws else None)
             ids = wire_spec(IDS, parallelism)
             return _compile(partial(run_sample, parallelism), mesh, arguments, (ids, ids))
 
-        return self._get(("sample", mesh, parallelism, rows, draws), build)
+        # Greedy rows of a prefill and of a decode are sampled alike.
+        rows, columns = shape.rows, Control.columns(prefill=shape.prefill)
+        return self._get(("sample", mesh, parallelism, rows, columns if draws else 0), build)
 
     def advance(self, mesh: Mesh, rows: int) -> Compiled:
-        """``(starts, lengths) -> [starts + lengths]``: the next iteration's positions."""
+        """``(control) -> [control]``: with the next iteration's positions."""
+
+        def run(columns: jax.Array) -> jax.Array:
+            starts, lengths, _ = Control.of(columns)
+            return jnp.stack([starts + lengths, lengths], axis=1)
 
         def build() -> Compiled:
-            value = _abstract(mesh, (rows,), jnp.int32, PartitionSpec("replica"))
-            return _compile(jnp.add, mesh, (value, value), PartitionSpec("replica"), donate=1)
+            spec = PartitionSpec("replica")
+            control = _abstract(mesh, (rows, 2), jnp.int32, spec)
+            return _compile(run, mesh, (control,), spec, donate=1)
 
         return self._get(("advance", mesh, rows), build)
 
@@ -212,9 +228,11 @@ class Programs:
         size = (shape.rows, shape.tokens, *tensor.shape)
         return _abstract(mesh, size, self.dtype, wire_spec(tensor, parallelism))
 
-    def _control(self, mesh: Mesh, parallelism: Parallelism, shape: StageShape) -> Control:
-        value = _abstract(mesh, (shape.rows,), jnp.int32, row_spec(parallelism))
-        return Control(value, value, value if shape.prefill else None)
+    def _control(
+        self, mesh: Mesh, parallelism: Parallelism, shape: StageShape
+    ) -> jax.ShapeDtypeStruct:
+        size = (shape.rows, Control.columns(prefill=shape.prefill))
+        return _abstract(mesh, size, jnp.int32, row_spec(parallelism))
 
 
 def _abstract(

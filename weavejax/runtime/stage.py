@@ -31,7 +31,11 @@ CallOperator = Callable[[OperatorSpec, Tensors, Tensors, Tensors, Step], tuple[T
 
 
 class Control(NamedTuple):
-    """Which rows a pass works on, ``[rows]`` int32 each: arrays, or their shapes."""
+    """Which rows a pass works on, ``[rows]`` int32 each.
+
+    Programs take them as columns of one array ``[rows, 2]``, or ``[rows, 3]`` in prefill: every
+    argument costs the host.
+    """
 
     starts: Any
     """Position of each row's first token."""
@@ -39,6 +43,16 @@ class Control(NamedTuple):
     """Real tokens of each row; 0 where idle."""
     slots: Any = None
     """Prefill: the cache row inside each row's cell."""
+
+    @classmethod
+    def of(cls, columns: Array) -> Control:
+        """From the columns of an array."""
+        return cls(*(columns[:, i] for i in range(columns.shape[1])))
+
+    @classmethod
+    def columns(cls, *, prefill: bool) -> int:
+        """How many columns the array has."""
+        return 3 if prefill else 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +78,19 @@ def role(name: str) -> str:
 
 
 def make_step(
-    control: Control, shape: StageShape, parallelism: Parallelism, *, by_rows: bool
+    control: Array | None, shape: StageShape, parallelism: Parallelism, *, by_rows: bool
 ) -> Step:
     """The step of one device from control data of its replica.
 
     ``by_rows``: this device computes only its share of the rows (attention data parallelism).
+    Without ``control``, for operators that read no positions, it is that of one idle row.
     """
-    starts, lengths, slots = control
     ranks = parallelism.tensor_parallel
-    if by_rows:
-        starts, lengths = (share_rows(value, ranks) for value in (starts, lengths))
-        slots = None if slots is None else share_rows(slots, ranks)
+    if control is None:
+        control = jnp.zeros((1, Control.columns(prefill=shape.prefill)), jnp.int32)
+    elif by_rows:
+        control = share_rows(control, ranks)
+    starts, lengths, slots = Control.of(control)
     if slots is not None:
         slots = jnp.arange(slots.shape[0], dtype=jnp.int32) * shape.cell_rows + slots
     steps = jnp.arange(shape.tokens, dtype=jnp.int32)
@@ -174,6 +190,8 @@ def operator_caller(config: ModelConfig) -> CallOperator:
             "expert_ranks": step.expert_ranks,
         }
         arrays = {"positions": step.positions, "active": step.active, "slots": step.slots}
+        if not op.reads_positions:  # alike whatever its stage knows of the rows
+            arrays = dict.fromkeys(arrays)
         return traced(alike, tuple(constants.items()), arrays, inputs, cache, weights)
 
     return call
@@ -188,7 +206,7 @@ def run_operators(
     writes: tuple[TensorSpec, ...],
     state: tuple[dict[str, Array], ...],
     tensors: tuple[Array, ...],
-    control: Control,
+    control: Array | None,
     params: tuple[dict[str, Array], ...],
 ) -> tuple[tuple[Array, ...], tuple[dict[str, Array], ...]]:
     """Layer operators of a stage on one device (inside ``shard_map``).
@@ -234,12 +252,11 @@ def run_embed(
     parallelism: Parallelism,
     shape: StageShape,
     ids: Array,
-    control: Control,
     params: dict[str, Array],
 ) -> Array:
     """Token ids ``[b]`` or ``[b, t]`` in wire form to ``x`` in wire form, on one device."""
     wire = Wire(parallelism)
-    step = make_step(control, shape, parallelism, by_rows=False)
+    step = make_step(None, shape, parallelism, by_rows=False)
     if wire.by_rows:
         ids = gather_rows(ids)
     ids = ids.reshape(ids.shape[0], shape.tokens)
@@ -256,12 +273,12 @@ def run_head(
     parallelism: Parallelism,
     shape: StageShape,
     x: Array,
-    control: Control,
+    control: Array | None,
     params: dict[str, Array],
 ) -> Array:
     """``x`` in wire form to the next token's logits ``[b, vocab]`` of the replica's rows.
 
-    In prefill only the last real token of each row is looked at.
+    In prefill only the last real token of each row is looked at, which ``control`` tells.
     """
     wire = Wire(parallelism)
     step = make_step(control, shape, parallelism, by_rows=False)
@@ -278,15 +295,18 @@ def run_head(
 def run_sample(
     parallelism: Parallelism,
     logits: Array,
-    starts: Array,
-    lengths: Array,
-    sampling: RowSampling | None,
+    drawing: tuple[Array, RowSampling] | None,
 ) -> tuple[Array, Array]:
-    """Logits to ids and their log-probabilities in wire form; greedy without ``sampling``."""
-    if sampling is None:
+    """Logits to ids and their log-probabilities in wire form.
+
+    Greedy without ``drawing``, which is the control data and how each row draws.
+    """
+    if drawing is None:
         chosen = greedy(logits)
     else:
-        chosen = sample(logits, sampling, starts + lengths)
+        columns, sampling = drawing
+        control = Control.of(columns)
+        chosen = sample(logits, sampling, control.starts + control.lengths)
     if parallelism.attention_data_parallel > 1:
         ids, log_probabilities = (share_rows(v, parallelism.tensor_parallel) for v in chosen)
         return ids, log_probabilities

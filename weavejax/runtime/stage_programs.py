@@ -115,8 +115,8 @@ class StagePrograms:
     def sample(self, shape: StageShape, *, draws: bool) -> Compiled:
         """Logits to ids: one program for greedy rows, one where any row draws."""
         return self._find(
-            ("sample", shape.rows, draws),
-            lambda: self.programs.sample(self.mesh, self.parallelism, shape.rows, draws=draws),
+            ("sample", shape.rows, shape.prefill, draws),
+            lambda: self.programs.sample(self.mesh, self.parallelism, shape, draws=draws),
         )
 
     def merge(self, shape: StageShape) -> Compiled:
