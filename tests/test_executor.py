@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from serving import group, make_plan, nine_heads, tiny_model
 
+from weavejax.default_plans import default_plan
 from weavejax.models.build import build_operator
 from weavejax.models.costs import cache_bytes, stored_params
 from weavejax.models.operator import Operator
@@ -149,3 +150,15 @@ def test_operators_that_are_alike_are_traced_once(monkeypatch: pytest.MonkeyPatc
     passes, prefixes = 2, 3  # decode and a chunk of 8; 128, 256 and 512
     layers = {kind: traced[kind] for kind in ("attn_in", "attn_out", "ffn", "attn_core")}
     assert layers == dict.fromkeys(layers, passes) | {"attn_core": passes * prefixes}
+
+
+def test_only_stages_that_read_positions_take_them() -> None:
+    """Every argument costs the host: the feed-forwards of AFD get tensors and weights alone."""
+    model = nine_heads()
+    plan = default_plan(model.config, "afd", slots=2, context=64)
+    executor = Executor(model, plan, chunks=(8,), oversubscribe=True)
+    for runner in executor.groups:
+        for stage in runner.stages:
+            program = runner.programs.body(stage, runner.programs.shape(1, 64, prefill=False))
+            operators = {op.kind for op in stage.operators}
+            assert ("s32[2,2]" in program.as_text()) == (operators != {"ffn"})
