@@ -25,8 +25,8 @@ from weavejax.models.weights import CheckpointError
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
-PIECE_BLOCKS = 16384
-"""Quantised blocks that are dequantised at once: what they become stays in a processor's cache."""
+PIECE_ELEMENTS = 2**19
+"""Dequantised at once, about: they stay in a processor's cache."""
 THREADS = 4
 """That dequantise pieces of one tensor side by side, at most; NumPy lets go of the interpreter."""
 
@@ -100,17 +100,19 @@ class GgufFile:
         """One tensor in float32, dequantised."""
         tensor = self.tensors[name]
         data = np.memmap(self.path, np.uint8, "r", tensor.offset, (tensor.nbytes,))
-        blocks = data.view(np.ndarray).reshape(-1, GGML_QUANT_SIZES[tensor.kind][1])
+        block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
+        blocks = data.view(np.ndarray).reshape(-1, block_bytes)
+        step = PIECE_ELEMENTS // block
         out = np.empty(tensor.shape, np.float32)
         values = out.reshape(len(blocks), -1)
 
         def fill(start: int) -> None:
-            piece = slice(start, start + PIECE_BLOCKS)
+            piece = slice(start, start + step)
             # One row of many blocks: `dequantize` works through rows in Python.
             numbers = dequantize(blocks[piece].reshape(1, -1), tensor.kind)
             values[piece] = numbers.reshape(values[piece].shape)
 
-        starts = range(0, len(blocks), PIECE_BLOCKS)
+        starts = range(0, len(blocks), step)
         if len(starts) > 1:
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(fill, starts))

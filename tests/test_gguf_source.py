@@ -55,13 +55,13 @@ def test_weights_and_config_are_the_models(tmp_path: Path, family: str, tied: bo
         np.testing.assert_array_equal(source.read(name, np.float32, 1), want[1], err_msg=name)
 
 
-@pytest.mark.parametrize("piece", [gguf_file.PIECE_BLOCKS, 3])
+@pytest.mark.parametrize("piece", [gguf_file.PIECE_ELEMENTS, 96])
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 def test_quantized_weights_equal_transformers(
     tmp_path: Path, kind: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, and in many pieces of which the last is shorter."""
-    monkeypatch.setattr(gguf_file, "PIECE_BLOCKS", piece)
+    monkeypatch.setattr(gguf_file, "PIECE_ELEMENTS", piece)
     model = tiny("llama", hidden_size=64, head_dim=8)
     path = gguf_tiny.write_gguf(
         tmp_path / "model.gguf", model, kind=gguf.GGMLQuantizationType[kind]

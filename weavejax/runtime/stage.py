@@ -49,8 +49,8 @@ class Control(NamedTuple):
         """From the columns of an array."""
         return cls(*(columns[:, i] for i in range(columns.shape[1])))
 
-    @classmethod
-    def columns(cls, *, prefill: bool) -> int:
+    @staticmethod
+    def columns(*, prefill: bool) -> int:
         """How many columns the array has."""
         return 3 if prefill else 2
 
