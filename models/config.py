@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -49,6 +50,10 @@ class RopeConfig:
     attention_factor: float | None = None
     """YaRN's multiplier of sine and cosine; ``None`` is 0.1 ln(factor) + 1."""
     truncate: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.theta < math.inf:
+            raise ValueError(f"rope theta must be a finite number > 0, got {self.theta}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +166,10 @@ class ModelConfig:
         for field in ("vocab_size", "hidden_size", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{self.name}: {field} must be >= 1, got {getattr(self, field)}")
+        if not 0 <= self.norm_eps < math.inf:
+            raise ValueError(
+                f"{self.name}: norm_eps must be a finite number >= 0, got {self.norm_eps}"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"{self.name}: num_heads must be a multiple of num_kv_heads={self.num_kv_heads}, "

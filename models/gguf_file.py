@@ -8,6 +8,7 @@ truncated file breaks at; its dequantisation is what is used.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from weavejax.models.weights import CheckpointError
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
+_MOST_DIMENSIONS = 4
 PIECE_ELEMENTS = 2**19
 """Dequantised at once, about: they stay in a processor's cache."""
 THREADS = 4
@@ -73,11 +75,29 @@ class GgufFile:
             key = reader.string()
             self.metadata[key] = reader.value(reader.scalar("I"))
         found = [reader.tensor() for _ in range(tensor_count)]
-        alignment = int(self.metadata.get("general.alignment", 32))
+        alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise CheckpointError(
+                f"{self.path} is damaged: general.alignment must be a whole number >= 1, "
+                f"got {alignment!r}"
+            )
         start = -(-reader.position // alignment) * alignment
         self.tensors: dict[str, GgufTensor] = {}
         for name, shape, kind, offset in found:
+            if offset % alignment:
+                raise CheckpointError(
+                    f"{self.path} is damaged: offsets are multiples of {alignment}, "
+                    f"tensor {name!r} has {offset}"
+                )
             self.tensors[name] = self._place(name, shape, kind, start + offset)
+        in_order = sorted(self.tensors.items(), key=lambda item: item[1].offset)
+        for (name, tensor), (after, following) in itertools.pairwise(in_order):
+            if tensor.offset + tensor.nbytes > following.offset:
+                raise CheckpointError(
+                    f"{self.path} is damaged: tensor {name!r} ends at byte "
+                    f"{tensor.offset + tensor.nbytes}, behind byte {following.offset} where "
+                    f"{after!r} begins"
+                )
 
     def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
         try:
@@ -159,5 +179,11 @@ class _Reader:
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self.string()
-        shape = tuple(self.scalar("Q") for _ in range(self.scalar("I")))[::-1]
+        count = self.scalar("I")
+        if count > _MOST_DIMENSIONS:
+            raise CheckpointError(
+                f"{self.path} is damaged: tensors have up to {_MOST_DIMENSIONS} dimensions, "
+                f"{name!r} has {count}"
+            )
+        shape = tuple(self.scalar("Q") for _ in range(count))[::-1]
         return name, shape, self.scalar("I"), self.scalar("Q")

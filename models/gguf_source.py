@@ -89,6 +89,12 @@ class GgufSource:
         heads, hidden = self._field("attention.head_count"), self._field("embedding_length")
         rotary = self.metadata.get(f"{self.architecture}.rope.dimension_count")
         width = self.metadata.get(f"{self.architecture}.attention.key_length")
+        layers = {name.split(".")[1] for name in self.file.tensors if name.startswith("blk.")}
+        if self._field("block_count") != len(layers):
+            raise CheckpointError(
+                f"{self.location} is damaged: block_count is {self._field('block_count')}, and "
+                f"there are tensors of {len(layers)} layers"
+            )
         head_dim = width or rotary or hidden // heads
         fields = dict(
             model_type=self.architecture,
@@ -110,7 +116,10 @@ class GgufSource:
             rope_theta=float(str(np.float32(self._field("rope.freq_base")))),
             rope_scaling=self._rope_scaling(head_dim),
         )
-        return config_from_hf(fields, name=name or self.file.path.stem)
+        try:
+            return config_from_hf(fields, name=name or self.file.path.stem)
+        except ValueError as error:
+            raise CheckpointError(f"{self.location}: {error}") from error
 
     def _rope_scaling(self, head_dim: int) -> dict[str, Any] | None:
         if _ROPE_FREQS in self.file.tensors:

@@ -60,9 +60,11 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocabulary, merges, ignore_merges=pre in _IGNORES_MERGES)  # type: ignore[arg-type]
-    )
+    try:
+        model = models.BPE(vocabulary, merges, ignore_merges=pre in _IGNORES_MERGES)  # type: ignore[arg-type]
+    except Exception as error:  # tokenizers raises no subclass
+        raise CheckpointError(f"the file's vocabulary is damaged: {error}") from error
+    backend = tokenizers.Tokenizer(model)
     if pre in _NORMALIZES:
         backend.normalizer = normalizers.NFC()  # type: ignore[assignment]
     backend.pre_tokenizer = _PRE_TOKENIZERS[pre]()  # type: ignore[assignment]

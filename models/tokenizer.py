@@ -11,6 +11,7 @@ import tokenizers
 
 from weavejax.models.chat import render_chat
 from weavejax.models.gguf_tokenizer import backend_from_gguf, bos_processor
+from weavejax.models.weights import CheckpointError
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _REPLACEMENT = "\ufffd"
@@ -78,7 +79,7 @@ class Tokenizer:
         """Build one from the metadata of a GGUF file (:class:`GgufFile`).
 
         Raises:
-            CheckpointError: a kind of tokenizer that is not built from GGUF files.
+            CheckpointError: a kind of tokenizer that is not built from GGUF files, or damage.
         """
         tokens = metadata.get("tokenizer.ggml.tokens", ())
         keys = {"unk_token": "unknown", "pad_token": "padding"}
@@ -86,8 +87,14 @@ class Tokenizer:
         for key in _SPECIAL:
             name = keys.get(key, key.removesuffix("_token"))
             index = metadata.get(f"tokenizer.ggml.{name}_token_id")
-            if index is not None:
-                special[key] = tokens[index]
+            if index is None:
+                continue
+            if not 0 <= index < len(tokens):
+                raise CheckpointError(
+                    f"tokenizer.ggml.{name}_token_id must be one of the {len(tokens)} tokens' "
+                    f"ids, got {index}"
+                )
+            special[key] = tokens[index]
         return cls(
             backend_from_gguf(metadata),
             special_tokens=special,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from weavejax.models.gguf_file import GgufFile
 from weavejax.models.gguf_source import GgufSource
 from weavejax.models.packing import check_checkpoint
 from weavejax.models.rope_factors import llama3_factors, llama3_scaling
+from weavejax.models.tokenizer import Tokenizer
 from weavejax.models.weights import CheckpointError
 
 PLAIN_ROPE = dict(rope_type="default", rope_theta=10_000.0)
@@ -172,6 +174,48 @@ def test_missing_metadata(tmp_path: Path, whole: bytes) -> None:
     path.write_bytes(whole.replace(b"llama.block_count", b"llama.block_kount"))
     with pytest.raises(CheckpointError, match="lacks the metadata field 'llama.block_count'"):
         GgufSource(path).config()
+
+
+def test_damaged_metadata(tmp_path: Path, whole: bytes) -> None:
+    """A value that no model has, behind its name and its type."""
+    for key, kind, value, message in (
+        ("llama.block_count", "<I", 2**31, "block_count is 2147483648, .* tensors of 3 layers"),
+        ("llama.attention.layer_norm_rms_epsilon", "<f", math.nan, "norm_eps must be .* got nan"),
+        ("llama.rope.freq_base", "<f", 0.0, "rope theta must be a finite number > 0, got 0.0"),
+        ("llama.rope.freq_base", "<f", math.inf, "rope theta must be a finite .* got inf"),
+    ):
+        at = whole.index(key.encode()) + len(key) + 4
+        path = tmp_path / "model.gguf"
+        path.write_bytes(whole[:at] + struct.pack(kind, value) + whole[at + 4 :])
+        with pytest.raises(CheckpointError, match=message):
+            GgufSource(path).config()
+
+
+def test_damaged_tensor_descriptions(tmp_path: Path, whole: bytes) -> None:
+    """Too many dimensions, and offsets that are odd or those of another tensor."""
+    name = b"blk.1.ffn_up.weight"
+    at = whole.index(name) + len(name)  # dimensions, two sizes, type, offset
+    for place, code, value, message in (
+        (at, "<I", 10**9, "up to 4 dimensions, 'blk.1.ffn_up.weight' has 1000000000"),
+        (at + 24, "<Q", 7, "multiples of 32, tensor 'blk.1.ffn_up.weight' has 7"),
+        (at + 24, "<Q", 0, "tensor '.*' ends at byte .* begins"),
+    ):
+        path = tmp_path / "model.gguf"
+        value_bytes = struct.pack(code, value)
+        path.write_bytes(whole[:place] + value_bytes + whole[place + len(value_bytes) :])
+        with pytest.raises(CheckpointError, match=message):
+            GgufFile(path)
+
+
+def test_damaged_vocabulary(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    metadata = GgufFile(path).metadata
+    tokens = metadata["tokenizer.ggml.tokens"]
+    with pytest.raises(CheckpointError, match=rf"eos_token_id must be .* {len(tokens)} .* got 999"):
+        Tokenizer.from_gguf({**metadata, "tokenizer.ggml.eos_token_id": 99_999})
+    with pytest.raises(CheckpointError, match="vocabulary is damaged"):
+        Tokenizer.from_gguf({**metadata, "tokenizer.ggml.merges": ["nonesuch either"]})
 
 
 def test_unknown_tensor_is_left_over(tmp_path: Path, whole: bytes) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weavejax.runtime.batches import greedy_rows
-from weavejax.runtime.sampling import RowSampling, candidates, sample
+from weavejax.runtime.sampling import NOT_A_NUMBER, RowSampling, candidates, greedy, sample
 
 ROWS, VOCAB = 24, 50
 draw_tokens = jax.jit(sample)
@@ -252,3 +252,15 @@ def test_logits_near_the_end_of_float32_give_a_certain_token():
     for temperature in (0.0, 1.0):
         ids, logprobs = draw_tokens(logits, parameters(1, temperature), np.zeros(1, np.int32))
         assert ids.tolist() == [7] and logprobs.tolist() == [0.0]
+
+
+def test_rows_of_no_numbers_get_no_token():
+    logits = np.zeros((3, 7), np.float32)
+    logits[1, 4] = np.nan
+    logits[2, 3] = np.inf
+    logits[0, 5] = 2.0
+    for temperature in (0.0, 1.0):
+        ids, _ = sample(jnp.asarray(logits), parameters(3, temperature), jnp.arange(3))
+        assert ids[0] >= 0 and list(ids[1:]) == [NOT_A_NUMBER] * 2
+    ids, _ = greedy(jnp.asarray(logits))
+    assert list(ids) == [5, NOT_A_NUMBER, NOT_A_NUMBER]

@@ -9,6 +9,7 @@ from typing import Any
 from weavejax.models.loading import Model
 from weavejax.prompts import prompt_token_ids
 from weavejax.request import FinishReason, Output, Prompt, SamplingParams, StreamChunk
+from weavejax.runtime.sampling import NOT_A_NUMBER
 
 
 @dataclass(eq=False)
@@ -73,6 +74,14 @@ class RunningSequence:
     def accept(self, token: int, logprob: float | None, now_s: float) -> None:
         """Take one sampled token from the devices; later ones are ignored once finished."""
         if self.finished:
+            return
+        if token == NOT_A_NUMBER:
+            self.end(
+                "error",
+                now_s,
+                "the model's logits are no numbers (NaN): its weights or config are damaged, or "
+                "its values left the range of its dtype",
+            )
             return
         if self.first_token_s is None:
             self.first_token_s = now_s

@@ -95,7 +95,7 @@ def serve(
         return Engine(model, plan, running)
     if address is not None or workers is not None:
         raise ValueError('address and workers need backend="ray" or "processes", got neither')
-    available = list(jax.devices() if devices is None else devices)
+    available = list(_devices_here() if devices is None else devices)
     share = bool(oversubscribe)
     if isinstance(plan, str) and plan in TEMPLATES:
         share = oversubscribe is not False
@@ -155,3 +155,20 @@ def _check_arguments(
     chunks = list(prefill_chunks)
     if not chunks or any(type(chunk) is not int or chunk < 1 for chunk in chunks):
         raise ValueError(f"prefill_chunks must be whole numbers >= 1, got {chunks}")
+
+
+def _devices_here() -> list[Device]:
+    """JAX's devices.
+
+    Raises:
+        ValueError: JAX was told to use a platform that it does not find.
+    """
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX asserts that some platform came up
+        wanted = jax.config.jax_platforms  # type: ignore[attr-defined]
+        reason = f" ({error})" if str(error) else ""
+        raise ValueError(
+            f"JAX finds no device of the platforms it was told to use, got {wanted!r} "
+            f"(JAX_PLATFORMS or jax.config); leave it unset to take what there is{reason}"
+        ) from error

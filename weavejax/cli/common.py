@@ -11,6 +11,8 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
+from weavejax.workers.failure import WorkerError
+
 MOST_CPU_DEVICES = 1024
 """JAX takes seconds to make hundreds of virtual devices, and minutes for many thousands."""
 PIPE_WIDTH = 120
@@ -32,7 +34,7 @@ def user_errors() -> Iterator[None]:
     """Turn errors about the user's input into :class:`UsageError`."""
     try:
         yield
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, WorkerError) as error:
         raise UsageError(str(error)) from error
 
 

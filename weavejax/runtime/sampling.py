@@ -16,6 +16,10 @@ from jax.extend.random import threefry2x32_p
 Array = jax.Array
 
 
+NOT_A_NUMBER = -1
+"""The id of a row whose logits are no numbers: a damaged model, or one that left its dtype."""
+
+
 class RowSampling(NamedTuple):
     """Sampling parameters of every row, ``[b]`` each: arrays of device or host, or shapes."""
 
@@ -39,19 +43,24 @@ def sample(logits: Array, sampling: RowSampling, positions: Array) -> tuple[Arra
 
     Returns:
         ids ``[b]`` int32, and their log-probabilities ``[b]`` float32 under the untempered model.
+        Where these are no numbers the id is :data:`NOT_A_NUMBER`.
     """
     largest = jnp.max(logits, axis=-1, keepdims=True)
     drawn = _draw(logits, sampling, positions)
     ids = jnp.where(sampling.temperature > 0, drawn, _first(logits == largest))
     chosen = jnp.take_along_axis(logits - largest, ids[:, None], axis=-1)[:, 0]
-    return ids, chosen - jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1))
+    return _checked(ids, chosen - jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)))
 
 
 def greedy(logits: Array) -> tuple[Array, Array]:
     """What :func:`sample` gives where every temperature is 0, for a fraction of its cost."""
     largest = jnp.max(logits, axis=-1, keepdims=True)
     ids = _first(logits == largest)
-    return ids, -jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1))
+    return _checked(ids, -jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)))
+
+
+def _checked(ids: Array, log_probabilities: Array) -> tuple[Array, Array]:
+    return jnp.where(jnp.isnan(log_probabilities), NOT_A_NUMBER, ids), log_probabilities
 
 
 def _first(holds: Array) -> Array:
